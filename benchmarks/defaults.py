@@ -60,7 +60,7 @@ given = {f"data.{key}": tuple(map(Path, v)) if isinstance(v, list) else v for ke
 task = kind(make_config(type(kind.demo()), given))
 splits = task.config.data.splits()
 about, baseline = task.baseline(splits)
-scores = load(folder).score(list(splits.test) or list(splits.valid))
+scores = load(folder, truncate=True).score(list(splits.test) or list(splits.valid))
 print(json.dumps({"scores": scores.values, "baseline": baseline.values, "baseline_is": about}))
 """
 """A Python program that prints the scores of a model and of its task's baseline as JSON. They are scored on the test

@@ -116,7 +116,7 @@ def train_and_score(training: str, folder: Path, *, updates: int, seed: int) -> 
 
 def _scores(translator: Translator, pairs: Iterable[Any]) -> dict[str, Any]:
     sources, targets = zip(*pairs, strict=True)
-    found = translator.translate(sources, max_batch_tokens=16384)
+    found = translator.translate(sources, batch_tokens=16384)
     cased, tokenized = score_translations(found, targets), tokenized_bleu(found, targets, "de")
     return {
         "cased": cased["bleu"],

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -164,3 +165,23 @@ def test_the_int8_benchmark_prints_one_line_for_each_shape_and_number_of_rows(mo
         for name, n_out in (("small", 24), ("vocabulary", 40))
         for n_rows in (1, 3)
     ]
+
+
+def test_loading_needs_little_more_memory_than_the_model(tmp_path, request):
+    """The peak is at most 1.2 times the larger of file and model, and 10 MB for what Python and the allocator need."""
+    is_full = request.config.getoption("--full")
+    tool = program("load_memory")
+    if not os.access("/proc/self/clear_refs", os.W_OK):
+        pytest.skip("the peak memory is not reported here")
+    config = tool.gpt2_config(300 if is_full else 60)
+    stores = (
+        (("own", torch.float32, False), ("hf", torch.bfloat16, True)) if is_full else (("hf", torch.bfloat16, True),)
+    )
+    for name, dtype, as_hf in stores:
+        folder, tiny = tmp_path / name, tmp_path / f"tiny {name}"
+        tool.save_generated(folder, config, dtype, as_hf=as_hf)
+        tool.save_generated(tiny, tool.preset("tiny-gpt2"), dtype, as_hf=as_hf)
+        for numbers in tool.NUMBERS if is_full else ("int8",):
+            found = tool.measure_load(folder, tiny, config, numbers)
+            assert not found.imports_compiler  # it takes seconds to import
+            assert found.peak < 1.2 * max(found.file, found.model) + 10e6, (name, numbers, found)

@@ -44,6 +44,19 @@ def test_nothing_is_printed_outside_a_command_or_when_quiet(now, capsys):
     assert (told.out, told.err) == ("", "")
 
 
+def test_a_quiet_part_of_a_command_is_silent(now, capsys):
+    with reporting():
+        with reporting(quiet=True):
+            with reporting(), Step("reading") as step:
+                now[0] += 100
+                step.advance()
+            say("a note")
+            assert list(track([1, 2, 3], "counting")) == [1, 2, 3]
+        with Step("writing"):
+            say("another note")
+    assert capsys.readouterr().err.splitlines() == ["writing ...", "another note"]
+
+
 def test_quiet_ends_with_its_command(now, capsys):
     with pytest.raises(KeyError), reporting(quiet=True):
         raise KeyError

@@ -1,7 +1,7 @@
 """Show the progress of a command on stderr: live bars on a terminal, occasional lines elsewhere.
 
 A command enables the display with `reporting()`. Any code may use `Step` or `track`; they print nothing unless a
-`reporting()` block is active in the same thread. `reporting(quiet=True)` keeps the display disabled.
+`reporting()` block is active in the same thread. `reporting(quiet=True)` disables the display.
 """
 
 import sys
@@ -66,15 +66,19 @@ _QUIET: ContextVar[bool] = ContextVar("quiet", default=False)
 def reporting(*, quiet: bool = False) -> Iterator[None]:
     """Context manager: show the progress of every `Step` inside the block.
 
-    A nested block uses the display of the outer one. `quiet` (the flag `--quiet`) creates no display, and nested blocks
-    create none either.
+    A nested block uses the display of the outer one. With `quiet` (the flag `--quiet`), nothing is shown inside the
+    block, whatever blocks it is nested in and are nested in it.
     """
-    if quiet or _QUIET.get() or _REPORTER.get() is not None:
-        was_quiet = _QUIET.set(quiet or _QUIET.get())
+    if quiet or _QUIET.get():
+        was_quiet, reporter_before = _QUIET.set(True), _REPORTER.set(None)
         try:
             yield
         finally:
             _QUIET.reset(was_quiet)
+            _REPORTER.reset(reporter_before)
+        return
+    if _REPORTER.get() is not None:
+        yield
         return
     reporter = Reporter()
     token = _REPORTER.set(reporter)
@@ -86,7 +90,7 @@ def reporting(*, quiet: bool = False) -> Iterator[None]:
 
 
 def say(text: str) -> None:
-    """Print a line on stderr, above any live bars, unless an outer `reporting(quiet=True)` disabled the display."""
+    """Print a line on stderr, above any live bars, unless a `reporting(quiet=True)` block is active."""
     reporter = _REPORTER.get()
     if reporter is not None:
         reporter.say(text)

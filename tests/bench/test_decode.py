@@ -9,12 +9,21 @@ from glassformer.bench.workloads import Workload
 from glassformer.cli.bench import bench
 from glassformer.cli.flag_parser import UsageError
 from glassformer.models import preset
+from glassformer.pipelines.load import load
 
 TINY = {
     "gpt2": Workload("gpt2", preset("tiny-gpt2"), "gpt2", 3, 5),
     "llama": Workload("llama", preset("tiny-llama"), "llama", 3, 5),
     "translation": Workload("translation", preset("tiny-marian"), "marian", 4, 5),
 }
+
+
+@pytest.fixture(autouse=True)
+def in_this_process(monkeypatch):
+    """Answer as the command would, without a new process, which takes seconds to import torch."""
+    monkeypatch.setattr(
+        Workload, "as_command", lambda work, folder, inputs, beam, options: work.ours(load(folder), inputs, beam)
+    )
 
 
 @pytest.mark.parametrize("beam", [1, 3])

@@ -6,6 +6,7 @@ import torch
 from glassformer.bench.peers import hf, hf_model, is_installed
 from glassformer.bench.workloads import Workload
 from glassformer.models import preset
+from glassformer.pipelines.load import load
 
 GPT2 = Workload("gpt2", preset("tiny-gpt2"), "gpt2", 3, 5)
 
@@ -34,6 +35,7 @@ def test_weights_that_hfs_model_does_not_have_are_refused(monkeypatch):
         hf_model(GPT2, GPT2.model())
 
 
-def test_hfs_run_gives_the_new_tokens_only():
+def test_hfs_run_gives_the_new_tokens_only(tmp_path):
     model, inputs = GPT2.model(), GPT2.inputs(2)
-    assert hf(GPT2, hf_model(GPT2, model), inputs, 1)() == GPT2.ours(model, inputs, 1)()
+    GPT2.save(tmp_path / "model", model)
+    assert hf(GPT2, hf_model(GPT2, model), inputs, 1)() == GPT2.ours(load(tmp_path / "model"), inputs, 1)()

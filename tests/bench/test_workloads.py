@@ -1,10 +1,16 @@
 """Benchmark workloads."""
 
+import sys
+from dataclasses import replace
+
 import pytest
 import torch
 
+from glassformer import cli
 from glassformer.bench.workloads import Workload, workloads
+from glassformer.decoding import generate
 from glassformer.models import preset
+from glassformer.pipelines.load import load
 
 
 def test_workloads_have_the_named_sizes():
@@ -14,15 +20,35 @@ def test_workloads_have_the_named_sizes():
 
 
 @pytest.mark.parametrize("beam", [1, 2])
-def test_our_run_gives_texts_of_exactly_the_workloads_length(beam):
+def test_our_run_gives_texts_of_exactly_the_workloads_length(beam, tmp_path):
     work = Workload("gpt2", preset("tiny-gpt2"), "gpt2", 3, 5)
     inputs = work.inputs(2)
     assert [len(tokens) for tokens in inputs] == [3, 3]
-    texts = work.ours(work.model(), inputs, beam)()
+    work.save(tmp_path / "model", work.model())
+    texts = work.ours(load(tmp_path / "model"), inputs, beam)()
     assert [len(text) for text in texts] == [5, 5]
     search = work.search(beam)
     assert search.min_new_tokens == search.max_new_tokens == 5
     assert search.suppress_tokens == (work.padding,)
+
+
+def test_the_command_gives_the_texts_of_the_loaded_model(tmp_path, monkeypatch):
+    work = Workload("translation", preset("tiny-marian"), "marian", 4, 5)
+    work.save(tmp_path / "model", work.model())
+    commands = []
+
+    def run(command, *, check):
+        commands.append(command)
+        monkeypatch.setattr(sys, "argv", ["glassformer", *command[3:]])
+        cli.main()
+
+    monkeypatch.setattr("glassformer.bench.workloads.subprocess.run", run)  # in this process: torch is imported already
+    inputs = work.inputs(3)
+    write = work.as_command(tmp_path / "model", inputs, 1, ["--device", "cpu"])
+    config = work.search(1)
+    plain = generate(work.model(), inputs, replace(config, min_new_tokens=0), begin=work.begin, end=work.end)
+    assert write() == write() == [texts[0].tokens for texts in plain]
+    assert commands[0][:4] == [sys.executable, "-m", "glassformer", "run"]
 
 
 def test_models_and_inputs_are_the_same_in_every_run():

@@ -2,6 +2,7 @@
 
 import json
 import re
+import weakref
 
 import pytest
 import torch
@@ -106,3 +107,33 @@ def test_a_missing_tensor_larger_than_all_others_is_named(tmp_path):
     seal(tmp_path / "m")
     with pytest.raises(ValueError, match=f"vocab_size=20000: expected at most .* Missing tensors: {re.escape(table)}$"):
         load_model(tmp_path / "m")
+
+
+@pytest.mark.parametrize("name", ["tiny-gpt2", "tiny-marian", "tiny-albert-base"])
+def test_modules_are_announced_when_they_are_filled_and_may_be_replaced(name, tmp_path):
+    model = random_model(preset(name), dtype=torch.float32)
+    save_model(tmp_path / "model", model)
+    filled, replaced = [], []
+
+    def when_filled(module):
+        assert not any(parameter.is_meta for parameter in module.parameters())
+        filled.append(type(module).__name__)
+        for key, child in list(module.named_children()):
+            if type(child) is torch.nn.Linear:
+                setattr(module, key, torch.nn.Identity())
+                replaced.append(weakref.ref(child))
+
+    loaded = load_model(tmp_path / "model", when_filled=when_filled)
+    assert len(filled) == sum(any(True for _ in module.parameters()) for module in model.modules())
+    assert filled[-1] == type(model).__name__
+    assert replaced
+    assert all(reference() is None for reference in replaced)  # their memory is free while the rest is read
+    assert not any(parameter.is_meta for parameter in loaded.parameters())
+
+
+def test_weights_are_converted_to_the_dtype_that_is_asked_for(tmp_path):
+    model = random_model(preset("tiny-gpt2"), dtype=torch.float32)
+    save_model(tmp_path / "model", model)
+    loaded = load_model(tmp_path / "model", dtype=torch.bfloat16)
+    for one, two in zip(loaded.parameters(), model.parameters(), strict=True):
+        assert torch.equal(one, two.bfloat16())

@@ -48,8 +48,8 @@ def complete(script, folder, *typed):
         (["train", "tagging", "--out", "m", "--tag-c"], ["--tag-column"]),
         (["train", "classification", "--tag-c"], []),
         (["demo", "sim"], ["similarity"]),
-        (["demo", "translation", "--t"], ["--to"]),
-        (["demo", "tagging", "--t"], []),
+        (["demo", "translation", "--t"], ["--to", "--threads"]),
+        (["demo", "tagging", "--to"], []),
         (["eval", "folder", "--tok"], ["--tokenized"]),
         (["run", "a model", "--max-"], ["--max-new-tokens"]),
         (["run", ""], []),  # so that bash completes the names of files

@@ -77,4 +77,5 @@ def test_every_task_has_a_demo_function_and_one_is_the_default():
     functions = {task: demo_function(task) for task in TASKS}
     assert DEFAULT_TASK in functions
     for function in functions.values():
-        assert {"lines", "minutes", "out", "seed"} <= set(inspect.signature(function).parameters)
+        options = {"lines", "minutes", "out", "seed", "device", "precision", "threads"}
+        assert options <= set(inspect.signature(function).parameters)

@@ -52,6 +52,26 @@ def test_demo_trains_and_shows_scores_beside_a_baseline(small, tmp_path, capsys)
     assert table[1] in again
 
 
+class StopError(Exception):
+    pass
+
+
+def test_the_options_of_computing_reach_training(monkeypatch, tmp_path):
+    threads, seen = [], []
+
+    def train(self, folder):
+        seen.append(self.config.train)
+        raise StopError
+
+    monkeypatch.setattr(Classification, "train", train)
+    monkeypatch.setattr("torch.set_num_threads", threads.append)
+    with pytest.raises(StopError):
+        demo_task("classification", out=tmp_path, device="cpu", precision="bf16", threads=1)
+    assert (seen[0].device, seen[0].precision, seen[0].threads, threads) == ("cpu", "bf16", 1, [1])
+    with pytest.raises(ValueError, match="--threads -1: expected 0 or more"):
+        demo_task("classification", out=tmp_path, threads=-1)
+
+
 def test_a_task_without_a_demo_and_negative_minutes_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(Classification, "demo", Task.demo)
     with pytest.raises(ValueError, match="classification has no demo: expected your own data"):

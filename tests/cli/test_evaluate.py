@@ -49,6 +49,20 @@ def test_progress_is_shown_while_texts_are_written_and_can_be_turned_off(tmp_pat
     assert (quiet.err, quiet.out) == ("", told.out)
 
 
+def test_a_long_text_is_an_error_unless_it_may_be_truncated(tmp_path, call):
+    make(Translator).save(tmp_path / "m", "card")
+    (tmp_path / "test.en").write_text("one\n" + "it is red. " * 60 + "\n", encoding="utf-8")
+    (tmp_path / "test.de").write_text("one\ntwo\n", encoding="utf-8")
+    arguments = ["eval", tmp_path / "m", "--source", tmp_path / "test.en", "--target", tmp_path / "test.de", "--quiet"]
+    code, out, err = call(*arguments)
+    assert (code, out) == (1, "")
+    assert "input 1 has 241 tokens: expected at most 64, the most that the model reads; --truncate" in err
+    code, out, err = call(*arguments, "--truncate")
+    assert code == 0
+    assert "BLEU" in out
+    assert err == "glassformer: 1 input was longer than the model reads, and cut to fit\n"
+
+
 def test_flags_of_another_task_are_refused_by_name(call, tmp_path, reviews):
     own = tokenizer()
     model = encoder(own, head="sequence_class", n_labels=2, pooling="mean")
@@ -71,7 +85,8 @@ def test_the_options_are_those_of_the_data_of_the_task_and_of_all_tasks():
     translation, code, tagging = (
         set(eval_options(task, data_named(task)())) for task in ("translation", "code", "tagging")
     )
-    assert {"source", "target", "beam", "tokenized", "quantize", "json", "quiet"} <= translation
+    assert {"source", "target", "beam", "tokenized", "truncate", "quantize", "json", "quiet"} <= translation
+    assert "truncate" not in tagging
     assert {"data", "problems", "samples", "sandbox", "quantize", "json", "quiet"} <= code
     assert not tagging & {"beam", "tokenized", "problems", "samples", "sandbox", "valid"}
 

@@ -163,3 +163,21 @@ def test_info_never_imports_torch(tmp_path):
         [sys.executable, "-c", WITHOUT_TORCH, *map(str, paths)], capture_output=True, text=True, check=False
     )
     assert result.returncode == 0, result.stderr
+
+
+def test_the_runtime_is_shown_on_request(tmp_path, capsys):
+    make(Translator).save(tmp_path / "m", "card")
+    lines = told(capsys, tmp_path / "m", "--runtime", "--device", "cpu", "--dtype", "bfloat16")
+    assert "    device    cpu (it was asked for)" in lines
+    assert "    numbers   bfloat16 (it was asked for)" in lines
+    assert "    steps     plain (" in lines
+    found = json.loads(told(capsys, tmp_path / "m", "--runtime", "--device", "cpu", "--json"))
+    assert found["runtime"]["weights"]["decision"] == "as stored"
+
+
+def test_options_of_the_runtime_need_the_flag(tmp_path, capsys):
+    make(Translator).save(tmp_path / "m", "card")
+    with pytest.raises(SystemExit) as stopped:
+        told(capsys, tmp_path / "m", "--dtype", "bfloat16")
+    assert stopped.value.code == 2
+    assert "--dtype bfloat16 has no effect without --runtime" in capsys.readouterr().err

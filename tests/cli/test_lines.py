@@ -2,14 +2,19 @@
 
 import io
 import json
+import os
+import signal
+import subprocess
 import sys
+import threading
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cli.mirror import Mirror
-from glassformer.cli.lines import run_lines
+from glassformer.cli.lines import read_available, run_lines
 from glassformer.pipelines.extractor import Extractor
 from glassformer.pipelines.translator import Translator
 from pipelines.tiny_pipelines import make
@@ -53,6 +58,81 @@ def test_only_a_line_feed_separates_lines(run_bytes):
     assert run_bytes(Mirror(), f"{line}\r\n\n{line}".encode()) == (0, f"{line}\n\n{line}\n".encode(), "")
     assert run_bytes(Mirror(), b"") == (0, b"", "")
     assert run_bytes(Mirror(), b"\n") == (0, b"\n", "")
+
+
+COUNT_LINES = """
+import sys
+from glassformer.cli.lines import run_lines
+try:
+    run_lines(lambda lines: [f"{line} ({len(lines)} at once)" for line in lines])
+except KeyboardInterrupt:
+    sys.exit(130)
+assert "torch" not in sys.modules
+"""
+
+
+@pytest.fixture
+def counting_process():
+    """A process that answers each line of its stdin with the line and the number of lines it was answered with."""
+    with subprocess.Popen([sys.executable, "-c", COUNT_LINES], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as found:
+        killer = threading.Timer(60, found.kill)
+        killer.start()
+        yield found
+        killer.cancel()
+        found.kill()
+
+
+def test_a_slow_pipe_is_answered_line_by_line_and_a_fast_one_in_full_chunks(counting_process):
+    stdin, stdout = counting_process.stdin, counting_process.stdout
+    for line in (b"\xef\xbb\xbfone\r\n", "zwölf\n".encode()):
+        stdin.write(line[:6])
+        stdin.flush()
+        time.sleep(0.03)  # the rest of the line, and even of a character, comes later
+        stdin.write(line[6:])
+        stdin.flush()
+        text = line.decode("utf-8-sig").strip()
+        assert stdout.readline().decode() == f"{text} (1 at once)\n"  # before the next line is written
+    stdin.write(b"".join(b"%d\n" % number for number in range(2500)) + b"last")
+    stdin.close()
+    sizes = [1000] * 2000 + [501] * 501
+    expected = [f"{text} ({size} at once)" for text, size in zip([*range(2500), "last"], sizes, strict=True)]
+    assert stdout.read().decode().splitlines() == expected
+    assert counting_process.wait() == 0
+
+
+def test_ctrl_c_ends_a_command_that_waits_for_a_line(counting_process):
+    counting_process.stdin.write(b"one\n")
+    counting_process.stdin.flush()
+    assert counting_process.stdout.readline() == b"one (1 at once)\n"
+    counting_process.send_signal(signal.SIGINT)
+    assert counting_process.wait() == 130
+
+
+def test_a_named_pipe_is_read_as_stdin_is(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    writer = threading.Thread(target=(tmp_path / "pipe").write_bytes, args=(b"\xef\xbb\xbfone\r\n\xefbf\ntwo",))
+    writer.start()
+    seen = []
+    with pytest.raises(ValueError, match="1 of 3 lines are bad"):
+        run_lines(lambda lines: seen.extend(lines) or lines, input=tmp_path / "pipe")
+    writer.join()
+    assert seen == ["one", "two"]
+
+
+class Trickle(io.BytesIO):
+    """A stream whose reads give a few bytes each."""
+
+    def read1(self, size):
+        return super().read1(min(size, 3))
+
+
+@given(st.lists(st.binary(max_size=7), max_size=9), st.integers(1, 4))
+def test_lines_are_put_together_from_any_parts(parts, size):
+    data = b"\n".join(parts)
+    found = list(read_available(Trickle(data), size))
+    assert b"".join(line for lines in found for line in lines) == data
+    assert [line for lines in found for line in lines] == list(io.BytesIO(data))
+    assert all(1 <= len(lines) <= size for lines in found)
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"])), max_size=6), st.integers(1, 3))

@@ -26,6 +26,8 @@ from glassformer.pipelines.encoder_pipeline import Reader
 from glassformer.pipelines.extractor import Extractor
 from glassformer.pipelines.generator import Generator
 from glassformer.pipelines.language_model import LanguageModel
+from glassformer.pipelines.mask_filler import MaskFiller
+from glassformer.pipelines.pipeline import LineAnswer
 from glassformer.pipelines.tagger import Tagger
 from glassformer.pipelines.translator import Translator
 from glassformer.tasks.configs.small_models import small_decoder, small_encoder, small_encoder_decoder
@@ -287,3 +289,96 @@ def test_tabs_inside_texts_do_not_make_columns(run, monkeypatch):
     assert as_line(answer, AnswerOptions(n_best=2, scores=True)) == "a\\tb\t-1.0000\tc\t-2.0000"
     assert as_line(answer, AnswerOptions()) == "a\tb"
     assert as_line(answer, AnswerOptions(json=True)) == '{"text": "a\\tb"}'
+
+
+def test_a_long_line_is_bad_unless_it_may_be_truncated(run):
+    tool, lines = make(Translator), "the cat\n" + "it is red. " * 60 + "\nthe saw\n"
+    code, out, err = run(tool, stdin=lines)
+    assert (code, [bool(line) for line in out]) == (1, [True, False, True])
+    assert err.splitlines()[0] == (
+        "glassformer: stdin:2: the input has 242 tokens: expected at most 64, the most that the model reads; "
+        "--truncate (in Python truncate=True) cuts what is longer"
+    )
+    code, cut, err = run(tool, "--truncate", stdin=lines)
+    assert (code, cut[::2]) == (0, out[::2])
+    assert err == "glassformer: 1 input was longer than the model reads, and cut to fit\n"
+
+
+def test_a_prompt_that_is_too_long_is_an_error_that_names_truncate(run):
+    tool = make(Generator)
+    code, out, err = run(tool, "--prompt", "it is red. " * 60)
+    assert (code, out) == (1, [])
+    assert "expected at most 64" in err
+    assert "--truncate" in err
+    code, out, err = run(tool, "--prompt", "it is red. " * 60, "--truncate", "--quiet")
+    assert (code, len(out)) == (0, 1)
+    assert err == "glassformer: 1 input was longer than the model reads, and cut to fit\n"
+
+
+def test_an_encoder_reports_how_many_lines_it_cut(run, caplog):
+    line = "it is red. " * 60
+    code, out, err = run(make(Classifier), stdin=f"{line}\nred\n{line}\n")
+    assert (code, len(out)) == (0, 3)
+    assert err == "glassformer: 2 inputs were longer than the model reads, and cut to fit\n"
+    # The good lines of a chunk with a bad line are answered twice, but counted once.
+    code, _, err = run(make(Comparer), stdin=f"{line}\ttwo\n{line}\tbad\n" + "no tab\n")
+    assert code == 1
+    assert "glassformer: 2 inputs were longer" in err
+    assert not caplog.records
+    code, _, err = run(make(Classifier), "--truncate", stdin="red\n")
+    assert code == 2
+    assert "--truncate has no effect: m is a classifier" in err
+
+
+def test_a_decoder_answers_few_lines_at_a_time_unless_the_size_of_batches_is_given(run, monkeypatch):
+    tool, sizes = make(Generator), []
+    monkeypatch.setattr(
+        tool, "answer_lines", lambda lines, _: sizes.append(len(lines)) or [LineAnswer("", {})] * len(lines)
+    )
+    run(tool, stdin="one\n" * 40)
+    assert sizes == [16, 16, 8]
+    tool.batch_tokens = 10_000
+    run(tool, stdin="one\n" * 40)
+    assert sizes[3:] == [40]
+
+
+IMPORTED_BY_RUN = """
+import sys, torch
+before = {*sys.modules}
+from glassformer.cli import main
+_, lines, *folders = sys.argv
+for folder in folders:
+    sys.argv = ["glassformer", "run", folder, "--device", "cpu", "--input", lines]
+    main()
+print(*({*sys.modules} - before), file=sys.stderr)
+"""
+NOT_IMPORTED_BY_RUN = {
+    *("glassformer.training", "glassformer.tasks", "glassformer.metrics", "glassformer.inspect", "glassformer.bench"),
+    *("matplotlib", "sacrebleu", "rouge_score", "seqeval", "tensorboard", "transformers", "jinja2", "pandas", "scipy"),
+    *("sympy", "torch._dynamo", "torch._inductor", "torch.export", "torch.utils.tensorboard", "torch.distributed.fsdp"),
+}
+
+
+def test_run_imports_no_code_of_training_plotting_or_metrics(tmp_path):
+    kinds = (Translator, Classifier, Comparer, Extractor, Tagger, MaskFiller, LanguageModel, CodeModel)
+    names = [kind.__name__ for kind in kinds]
+    for kind, name in zip(kinds, names, strict=True):
+        make(kind).save(tmp_path / name, "card")
+    (tmp_path / "lines.txt").write_text("what color is it?\tit is ___ red.\n", encoding="utf-8")
+    command = [sys.executable, "-c", IMPORTED_BY_RUN, *(tmp_path / name for name in ("lines.txt", *names))]
+    result = subprocess.run(command, capture_output=True, timeout=600, check=True)
+    assert result.stdout.count(b"\n") == len(names)
+    imported = {*result.stderr.decode().split()}
+    assert "glassformer.pipelines.code_model" in imported
+    wrong = [name for name in imported if any(f"{name}.".startswith(f"{one}.") for one in NOT_IMPORTED_BY_RUN)]
+    assert not wrong
+    assert len(imported) < 250  # 190 in November 2026; `import torch` alone imports 1,122
+
+
+def test_the_error_without_a_gpu_names_the_flag(call, monkeypatch, tmp_path):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    make(Translator).save(tmp_path / "m", "card")
+    (tmp_path / "in.txt").write_text("one\n", encoding="utf-8")
+    code, out, err = call("run", tmp_path / "m", "--input", tmp_path / "in.txt", "--device", "cuda")
+    assert (code, out) == (1, "")
+    assert err == "glassformer: --device cuda: no CUDA device is available; expected cpu or auto\n"

@@ -132,10 +132,14 @@ def test_models_of_other_libraries_are_named_by_their_kind():
 def test_the_options_of_computing_reach_load(monkeypatch):
     seen = []
     monkeypatch.setattr("glassformer.pipelines.load.load", lambda path, **options: seen.append((path, options)))
-    ComputeOptions(device="cpu", dtype="bfloat16", quantize="none").load("m", allow_pickle=True)
-    assert seen == [("m", {"device": "cpu", "dtype": "bfloat16", "quantize": "none", "allow_pickle": True})]
+    ComputeOptions(device="cpu", dtype="bfloat16", quantize="none", batch_tokens=9).load("m", allow_pickle=True)
+    computing = {"device": "cpu", "dtype": "bfloat16", "quantize": "none", "compile": "auto", "batch_tokens": 9}
+    assert seen == [("m", {**computing, "allow_pickle": True})]
     with pytest.raises(UsageError, match="--threads -1: expected 0 or more"):
         ComputeOptions(threads=-1).load("m")
+    for wrong in (0, -5, 2**24 + 1):
+        with pytest.raises(UsageError, match=f"--batch-tokens {wrong}: expected 1 to 16,777,216"):
+            ComputeOptions(batch_tokens=wrong).load("m")
 
 
 def test_threads_are_set_before_the_model_is_loaded(monkeypatch):

@@ -144,7 +144,7 @@ def test_help_states_the_default_minutes_and_the_corpora(call, task):
 
 
 def test_help_marks_options_whose_default_is_chosen(call, monkeypatch):
-    monkeypatch.setattr("glassformer.cli.flag_parser.AUTOMATIC", frozenset({"train.lr"}))
+    monkeypatch.setattr("glassformer.tasks.configs.task_options.AUTOMATIC", frozenset({"train.lr"}))
     told = " ".join(call("train", "translation", "--help-all")[1].split())
     assert "Peak learning rate. (default: chosen for the data and the time) --schedule" in told
     assert {option.path for task in TASKS for option in options_of(config_named(task)).values()} >= AUTOMATIC
@@ -158,8 +158,8 @@ def test_help_marks_options_whose_default_is_chosen(call, monkeypatch):
         (["--data", "reviewz.tsv"], "reviewz.tsv"),
         (["--corpus", "interface-language"], "did you mean 'interface-languages'"),
         (["--from", "nothing-there"], "nothing-there"),
-        (["--device", "abacus"], "device='abacus' is not a torch device: expected auto, cpu or cuda"),
-        (["--device", "meta"], "device='meta' cannot compute here: expected auto, cpu or cuda"),
+        (["--device", "abacus"], "--device abacus is not a torch device: expected auto, cpu or cuda"),
+        (["--device", "meta"], "--device meta cannot compute here: expected auto, cpu or cuda"),
     ],
 )
 def test_a_failed_first_attempt_does_not_block_the_corrected_one(call, tmp_path, reviews, change, message):

@@ -7,6 +7,7 @@ import pytest
 
 from cli.interface_wheel import use_wheel
 from glassformer.cli.translation_demo import translation_demo
+from glassformer.tasks.translation import Translation
 
 WORDS = {
     "light": "licht",
@@ -43,6 +44,29 @@ def test_demo_trains_scores_translates_and_writes_a_page(wheel, tmp_path, capsys
     assert re.search(r"while it learned: greedy, \d+ validation pairs of interface-texts\.", page)
     translation_demo(minutes=0.05, out=tmp_path / "demo")
     assert "trained already" in capsys.readouterr().out
+
+
+class StopError(Exception):
+    pass
+
+
+def test_the_options_of_computing_reach_training(monkeypatch, tmp_path):
+    threads, seen = [], []
+
+    def choose(given):
+        seen.append(given)
+        raise StopError
+
+    monkeypatch.setattr(Translation, "with_chosen_defaults", choose)
+    monkeypatch.setattr("torch.set_num_threads", threads.append)
+    for options in ({"device": "cpu", "precision": "bf16", "threads": 1}, {}):
+        with pytest.raises(StopError):
+            translation_demo(out=tmp_path, **options)
+    assert [seen[0][f"train.{name}"] for name in ("device", "precision", "threads")] == ["cpu", "bf16", 1]
+    assert "train.threads" not in seen[1]
+    assert threads == [1]
+    with pytest.raises(ValueError, match="--threads -1: expected 0 or more"):
+        translation_demo(out=tmp_path, threads=-1)
 
 
 @pytest.mark.parametrize("minutes", [0, -1, float("nan")])

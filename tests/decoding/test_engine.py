@@ -161,6 +161,15 @@ def test_a_failing_request_does_not_affect_the_others():
         engine.submit([])
 
 
+def test_wrong_ids_are_refused_when_a_request_is_submitted():
+    engine = Engine(MODELS["tiny-llama"], **options("tiny-llama"))
+    with pytest.raises(ValueError, match="input 0 holds the id 1000000: expected ids from 0 to 39"):
+        engine.submit([5, 10**6])
+    with pytest.raises(ValueError, match="prefix names token 40: expected 0 to 39"):
+        engine.submit([5], GenerationConfig(prefix=(40,)))
+    assert engine.is_idle
+
+
 def test_an_error_in_a_callback_ends_only_its_own_request():
     engine = Engine(MODELS["tiny-llama"], **options("tiny-llama"))
     config, heard = GenerationConfig(max_new_tokens=6, suppress_tokens=(END,)), []

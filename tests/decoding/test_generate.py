@@ -59,7 +59,7 @@ def test_batched_texts_equal_the_texts_of_single_inputs(name, config):
         alone = generate(model, [tokens], config, **options)
         assert_same(alone, [found])
         assert len(found) == config.num_return_sequences
-    assert_same(together, generate(model, inputs, config, max_batch_tokens=7, **options))
+    assert_same(together, generate(model, inputs, config, batch_tokens=7, **options))
 
 
 @pytest.mark.parametrize("name", ["tiny-marian", "tiny-llama"])
@@ -137,6 +137,27 @@ def test_impossible_requests_are_refused_by_name():
         with pytest.raises(ValueError, match=message):
             make()
     assert generate(gpt, [], end=END) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "tokens", "options", "message"),
+    [
+        ("tiny-gpt2", [5, 10**6], {}, "input 1 holds the id 1000000: expected ids from 0 to 39"),
+        ("tiny-gpt2", [5, -1], {}, "input 1 holds the id -1: expected ids from 0 to 39"),
+        ("tiny-gpt2", torch.tensor([5, 40]), {}, "input 1 holds the id 40: expected ids from 0 to 39"),
+        ("tiny-gpt2", [5], {"config": GenerationConfig(prefix=(40,))}, "prefix names token 40: expected 0 to 39"),
+        ("tiny-marian", [50], {"begin": 1}, "input 1 holds the id 50: expected ids from 0 to 49"),
+        ("tiny-marian", [45], {"begin": 40}, "begin=40: expected a token from 0 to 39"),
+    ],
+)
+def test_wrong_ids_are_refused_before_they_reach_the_device(name, tokens, options, message):
+    sizes = {"source_vocab_size": 50, "tie": "none"} if name == "tiny-marian" else {}
+    # Ids on the meta device cannot be read, like those on a GPU without a synchronization.
+    model = build_model(preset(name, **sizes)).to("meta")
+    with pytest.raises(ValueError, match=message):
+        generate(model, [[5], tokens], end=END, **options)
+    with pytest.raises(ValueError, match=message.replace("input 1", "input 0")):
+        list(stream(model, tokens, end=END, **options))
 
 
 def test_a_stream_changes_no_mode_between_two_tokens():

@@ -5,16 +5,17 @@ import torch
 
 from glassformer import reference
 from glassformer.decoding import GenerationConfig, generate, score_pairs, score_texts
-from glassformer.models import preset
+from glassformer.decoding.scoring import score_long_texts
+from glassformer.models import build_model, preset
 from oracle import random_model, twin
 
 
-@pytest.mark.parametrize("max_batch_tokens", [1, 9, 1000])
-def test_scores_of_pairs_and_texts_equal_the_oracles(max_batch_tokens):
+@pytest.mark.parametrize("batch_tokens", [1, 9, 1000])
+def test_scores_of_pairs_and_texts_equal_the_oracles(batch_tokens):
     torch.manual_seed(0)
     marian, llama = random_model(preset("tiny-marian")), random_model(preset("tiny-llama"))
     sources, targets = [[5, 6], [7, 8, 9, 10], [11]], [[4], [], [12, 13, 14]]
-    found = score_pairs(marian, sources, targets, begin=1, end=0, max_batch_tokens=max_batch_tokens)
+    found = score_pairs(marian, sources, targets, begin=1, end=0, batch_tokens=batch_tokens)
     for source, target, scores in zip(sources, targets, found, strict=True):
         next_logs = reference.translates(twin(marian), torch.tensor(source).numpy())
         wanted = [*target, 0]
@@ -22,7 +23,7 @@ def test_scores_of_pairs_and_texts_equal_the_oracles(max_batch_tokens):
         expected = [next_logs(torch.tensor([p]).numpy())[0, t] for p, t in zip(prefixes, wanted, strict=True)]
         assert scores == pytest.approx(expected, abs=1e-5)
     texts = [[5, 6, 7], [8], [9, 10, 11, 12]]
-    for text, scores in zip(texts, score_texts(llama, texts, max_batch_tokens=max_batch_tokens), strict=True):
+    for text, scores in zip(texts, score_texts(llama, texts, batch_tokens=batch_tokens), strict=True):
         next_logs = reference.continues(twin(llama))
         expected = [next_logs(torch.tensor([text[:n]]).numpy())[0, text[n]] for n in range(1, len(text))]
         assert scores == pytest.approx(expected, abs=1e-5)
@@ -42,3 +43,16 @@ def test_wrong_input_is_refused_by_name():
         score_pairs(random_model(preset("tiny-marian")), [[1]], [[1], [2]], begin=1, end=0)
     with pytest.raises(ValueError, match="text 1 is empty"):
         score_texts(random_model(preset("tiny-llama")), [[1], []])
+
+
+def test_wrong_ids_are_refused_before_they_reach_the_device():
+    llama, marian = (build_model(preset(name)).to("meta") for name in ("tiny-llama", "tiny-marian"))
+    for make, message in (
+        (lambda: score_texts(llama, [[1], [2, 40]]), "text 1 holds the id 40: expected ids from 0 to 39"),
+        (lambda: score_long_texts(llama, [[1, -3]], context=4, stride=2), "text 0 holds the id -3"),
+        (lambda: score_pairs(marian, [[1], [99]], [[1], [2]], begin=1, end=0), "source 1 holds the id 99"),
+        (lambda: score_pairs(marian, [[1], [2]], [[1], [99]], begin=1, end=0), "target 1 holds the id 99"),
+        (lambda: score_pairs(marian, [[1]], [[1]], begin=99, end=0), "begin, end holds the id 99"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            make()

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel, build_model, preset
+from glassformer.models.factory import build_on_meta
 from glassformer.nn import Attend
 
 
@@ -25,3 +26,13 @@ def test_the_config_decides_the_class_of_the_model(name, kind):
     assert type(model) is kind
     backends = {module.backend for module in model.modules() if isinstance(module, Attend)}
     assert backends == {"math"}
+
+
+@pytest.mark.parametrize("name", ["tiny-gpt2", "tiny-t5-small", "tiny-marian", "tiny-bert-base"])
+def test_a_model_on_the_meta_device_has_shapes_alone_and_draws_nothing(name):
+    state = torch.get_rng_state()
+    found = build_on_meta(preset(name))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(parameter.is_meta for parameter in found.parameters())
+    expected = {key: value.shape for key, value in build_model(preset(name)).named_parameters()}
+    assert {key: value.shape for key, value in found.named_parameters()} == expected

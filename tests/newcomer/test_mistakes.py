@@ -164,13 +164,13 @@ MISTAKES = {
     "no GPU": Mistake(
         f"{CLASSIFY} --device cuda --out new",
         1,
-        "device='cuda': no CUDA device is available; expected 'cpu' or 'auto'",
+        "--device cuda: no CUDA device is available; expected cpu or auto",
         f"{CLASSIFY} --device auto --out new",
     ),
     "an unknown device": Mistake(
         f"{CLASSIFY} --device gpu --out new",
         1,
-        "device='gpu' is not a torch device: expected auto, cpu or cuda",
+        "--device gpu is not a torch device: expected auto, cpu or cuda",
         f"{CLASSIFY} --device cpu --out new",
     ),
     "a preset of another kind": Mistake(

@@ -67,17 +67,6 @@ def test_a_slot_returns_the_keys_and_values_of_all_tokens():
     assert cache.length == 2, "only `advance` counts the new tokens"
 
 
-def test_joined_caches_are_right_aligned_and_padding_is_marked():
-    short, long = small_cache(batch_size=1), small_cache(batch_size=1)
-    fill(short, 1, first=5)
-    fill(long, 3, first=7)
-    whole = KVCache.joined([short, long], lengths=[1, 2], capacity=6)
-    assert (whole.batch_size, whole.capacity, whole.length) == (2, 6, 2)
-    assert whole.keys[0][:, 0, :2, 0].tolist() == [[0, 5], [8, 9]]
-    assert whole.real[:, :2].tolist() == [[False, True], [True, True]]
-    assert whole.has_padding
-
-
 def test_padding_of_new_tokens_is_remembered():
     cache = small_cache()
     assert cache.note_real(None, 1) is None

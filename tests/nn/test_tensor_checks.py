@@ -3,7 +3,14 @@
 import pytest
 import torch
 
-from glassformer.nn.tensor_checks import check_broadcasts, check_ids, check_length, check_shape, check_width
+from glassformer.nn.tensor_checks import (
+    check_broadcasts,
+    check_id_list,
+    check_ids,
+    check_length,
+    check_shape,
+    check_width,
+)
 
 IDS = torch.tensor([[0, 4]])
 
@@ -13,6 +20,8 @@ def test_tensors_that_fit_are_accepted():
     check_ids("ids", IDS, 5)
     check_ids("ids", IDS.int(), 5)
     check_ids("ids", torch.zeros(0, 3, dtype=torch.long), 5)
+    check_id_list("ids", [0, 4], 5)
+    check_id_list("ids", [], 5)
     check_length("ids", 10**9, None)
     check_length("ids", 8, 8)
     check_shape("x", torch.zeros(2, 3), (2, 3))
@@ -29,6 +38,8 @@ def test_tensors_that_fit_are_accepted():
         (lambda: check_ids("ids", IDS.bool(), 5), TypeError, "ids has dtype torch.bool"),
         (lambda: check_ids("ids", IDS, 4), ValueError, "ids holds the id 4: expected ids from 0 to 3"),
         (lambda: check_ids("ids", IDS - 1, 4), ValueError, "ids holds the id -1"),
+        (lambda: check_id_list("ids", [3, 5, 1], 5), ValueError, "ids holds the id 5: expected ids from 0 to 4"),
+        (lambda: check_id_list("ids", [3, -1], 5), ValueError, "ids holds the id -1: expected ids from 0 to 4"),
         (lambda: check_length("ids", 9, 8), ValueError, "ids reaches 9 tokens: expected at most max_len=8"),
         (lambda: check_shape("x", torch.zeros(1, 3), (2, 3)), ValueError, r"x has shape \(1, 3\): expected \(2, 3\)"),
         (lambda: check_broadcasts("x", torch.zeros(3), (2, 3)), ValueError, r"broadcasts to \(2, 3\)"),

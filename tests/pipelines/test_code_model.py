@@ -21,7 +21,11 @@ def test_the_prompt_of_a_gap_fits_into_the_context_and_keeps_the_text_beside_the
         "generate",
         lambda _, given, *rest, **more: prompts.append(given[0]) or [[GeneratedText([5], text="x")]],
     )
+    with pytest.raises(ValueError, match=r"the input has .* tokens: expected at most .* --truncate"):
+        tool.infill("the cat " * 60 + "sees", "red " + "the saw " * 60)
+    tool.truncate = True
     assert tool.infill("the cat " * 60 + "sees", "red " + "the saw " * 60) == "x"
+    assert tool.n_truncated == 1
     before, after, middle = map(tool.tokenizer.special_id, GAP_TOKENS)
     (prompt,) = prompts
     assert len(prompt) <= tool.context

@@ -27,7 +27,7 @@ def test_vectors_are_the_normalized_means_of_hfs_hidden_states(tmp_path):
         with torch.no_grad():
             mean = theirs(torch.tensor([ids])).last_hidden_state[0].mean(0)
         torch.testing.assert_close(vector, mean / mean.norm(), atol=1e-5, rtol=0)
-    torch.testing.assert_close(model.embed(texts, max_batch_tokens=1), vectors, atol=1e-6, rtol=0)
+    torch.testing.assert_close(model.embed(texts, batch_tokens=1), vectors, atol=1e-6, rtol=0)
     assert json.loads(model.run(["a"])[0]) == pytest.approx(model.embed(["a"])[0].tolist(), abs=1e-5)
 
 

@@ -43,7 +43,7 @@ def test_vectors_have_length_one_and_do_not_depend_on_the_batch():
     tool, texts = make(Classifier), ["the cat", "it is red. it is red.", "saw"]
     vectors = tool.embed(texts)
     torch.testing.assert_close(vectors.norm(dim=-1), torch.ones(3))
-    torch.testing.assert_close(tool.embed(texts, max_batch_tokens=1), vectors, atol=1e-6, rtol=0)
+    torch.testing.assert_close(tool.embed(texts, batch_tokens=1), vectors, atol=1e-6, rtol=0)
     assert [answer.record["vector"] is None for answer in embed_lines(tool, ["the cat", " "])] == [False, True]
 
 

@@ -32,11 +32,22 @@ def test_a_prompt_gives_the_same_text_alone_and_in_a_batch(decoder):
     assert model.run(prompts, config=config) == [model.run([prompt], config=config)[0] for prompt in prompts]
 
 
-def test_a_long_prompt_keeps_its_end(decoder):
+def test_a_long_prompt_is_refused_and_keeps_its_beginning_if_it_may_be_cut(decoder):
     model = load(decoder[0])
-    long = " ".join(["cat"] * 100 + ["dog", "sat"])
-    assert model._fit(model.read(long), GenerationConfig(max_new_tokens=8))[-2:] == model.read("dog sat")
-    assert model.run([long], config=GenerationConfig(max_new_tokens=8))
+    limit, config = model.model.config.max_len, GenerationConfig(max_new_tokens=8)
+    long = " ".join(["dog", "sat"] + ["cat"] * 100)
+    message = f"input 1 has {len(model.read(long))} tokens: expected at most {limit}, .* --truncate .*truncate=True"
+    with pytest.raises(ValueError, match=message):
+        model.run(["dog", long], config=config)
+    with pytest.raises(ValueError, match=f"the input has .* tokens: expected at most {limit}"):
+        list(model.stream(long, config))
+    model = load(decoder[0], truncate=True)
+    (kept,) = model.fit_prompts([model.read(long)], config)
+    assert kept == model.read(long)[: limit - 8]
+    cut, whole = model.run([long, "dog"], config=config)
+    assert cut == "".join(model.stream(long, config))
+    assert whole == model.run("dog", config=config)
+    assert model.n_truncated == 3
 
 
 def test_a_conversation_is_rendered_by_the_chat_template(decoder):

@@ -43,6 +43,20 @@ def test_samples_continue_beyond_the_context(context):
     )
 
 
+def test_a_prompt_longer_than_the_context_is_refused_or_cut_to_its_beginning():
+    tool, config = make(LanguageModel), GenerationConfig(max_new_tokens=5)
+    text = tool.tokenizer.decode(list(range(10, 90)))
+    prompt = tool.read(text)
+    assert len(prompt) > tool.context
+    for use in (lambda: tool.run(text, config=config), lambda: list(tool.stream(text, config))):
+        with pytest.raises(ValueError, match=f"the input has {len(prompt)} tokens: expected at most 64, .* --truncate"):
+            use()
+    tool.truncate = True
+    assert tool.run([text, "the"], config=config) == tool.write_after([prompt[:64], tool.read("the")], config)
+    assert tool.n_truncated == 1
+    assert "".join(tool.stream(text, config)) == tool.run(text, config=config)
+
+
 def test_a_prompt_begins_with_the_end_token_if_the_model_was_trained_on_documents():
     many = make(LanguageModel)
     one = LanguageModel(many.model, many.tokenizer, has_documents=False)

@@ -10,9 +10,17 @@ from checkpoint import hf_models, small_gguf
 from glassformer.checkpoint.safe_files import CorruptFolderError
 from glassformer.decoding import GenerationConfig
 from glassformer.nn.groupwise_linear import GroupwiseLinear
+from glassformer.pipelines.classifier import Classifier
+from glassformer.pipelines.conversion import convert
 from glassformer.pipelines.generator import Generator
+from glassformer.pipelines.language_model import LanguageModel
 from glassformer.pipelines.load import load
+from glassformer.pipelines.translator import Translator
+from glassformer.runtime.choose_runner import situation_of
+from glassformer.runtime.packed_model import has_fused_storage
+from glassformer.runtime.prepare_model import prepare_model
 from pipelines.hf_folders import save_tokenizer
+from pipelines.tiny_pipelines import make
 
 
 def test_a_decoder_without_a_language_model_head_is_refused(tmp_path):
@@ -89,8 +97,7 @@ def test_a_gguf_file_stays_as_stored_unless_a_dtype_is_given(tmp_path, monkeypat
 
 def test_on_a_gpu_a_gguf_file_is_expanded(tmp_path, monkeypatch):
     path = small_gguf.write(tmp_path / "m.gguf", kind=small_gguf.Kind.Q8_0)
-    monkeypatch.setattr("glassformer.pipelines.load.choose_device", lambda name: torch.device("cuda"))
-    monkeypatch.setattr("glassformer.runtime.prepare_model.choose_device", lambda name: torch.device("cpu"))
+    monkeypatch.setattr("glassformer.runtime.prepare_model.choose_device", lambda name: torch.device("meta"))
     assert not any(isinstance(module, GroupwiseLinear) for module in load(path).model.modules())
 
 
@@ -100,3 +107,67 @@ def test_a_packed_gguf_file_generates_alone_what_it_generates_in_a_batch(tmp_pat
     config = GenerationConfig(max_new_tokens=8)
     together = model.run(texts, config=config)
     assert [model.run([text], config=config)[0] for text in texts] == together
+
+
+def test_the_size_of_batches_and_truncation_are_settings_of_the_pipeline(tmp_path):
+    make(Translator).save(tmp_path / "m", "card")
+    tool = load(tmp_path / "m")
+    assert (tool.batch_tokens, tool.truncate) == (None, False)
+    tool = load(tmp_path / "m", batch_tokens=100, truncate=True)
+    assert (tool.batch_tokens, tool.truncate) == (100, True)
+    for wrong in (0, -1, 1.5, True):
+        with pytest.raises(ValueError, match=f"batch_tokens={wrong}: expected a whole number of at least 1"):
+            load(tmp_path / "m", batch_tokens=wrong)
+
+
+@pytest.mark.parametrize("kind", [Translator, LanguageModel, Classifier])
+def test_int8_while_loading_is_int8_after_loading(kind, tmp_path):
+    made = make(kind)
+    made.save(tmp_path / "model", "A card.")
+    loaded, expected = load(tmp_path / "model", quantize="int8").model, prepare_model(made.model, quantize="int8")
+    assert [type(module) for module in loaded.modules()] == [type(module) for module in expected.modules()]
+    assert not any(type(module) is torch.nn.Linear for module in loaded.modules())
+    tokens = torch.arange(12, 20)[None]
+    inputs = (tokens, tokens) if made.model.kind == "encoder_decoder" else (tokens,)
+    with torch.inference_mode():
+        assert torch.equal(loaded(*inputs), expected(*inputs))
+
+
+@pytest.mark.parametrize("quantize", ["none", "int8"])
+def test_a_converted_encoder_is_quantized_while_it_is_loaded(quantize, tmp_path):
+    config = hf_models.ENCODERS["bert"][0](random.Random(3))
+    hf_models.make(config, "BertForMaskedLM", 3).save_pretrained(tmp_path / "hf")
+    save_tokenizer(tmp_path / "hf")
+    convert(tmp_path / "hf", tmp_path / "own", "safetensors")
+    one, two = (load(tmp_path / name, quantize=quantize).embed(["a b", "c"]) for name in ("hf", "own"))
+    torch.testing.assert_close(one, two, rtol=0, atol=1e-5)
+
+
+def test_compiling_is_for_models_that_generate(tmp_path):
+    make(LanguageModel).save(tmp_path / "writer", "A card.")
+    make(Classifier).save(tmp_path / "reader", "A card.")
+    assert situation_of(load(tmp_path / "writer", compile="on").model).records == "compiled"
+    assert situation_of(load(tmp_path / "writer", compile="off").model).records == ""
+    with pytest.raises(ValueError, match="holds an encoder, which makes no decoding steps"):
+        load(tmp_path / "reader", compile="on")
+
+
+@pytest.mark.parametrize("fuses", [False, True])
+@pytest.mark.parametrize("kind", [Translator, LanguageModel])
+def test_a_loaded_model_is_saved_as_it_was(kind, fuses, tmp_path, monkeypatch):
+    make(kind).save(tmp_path / "one", "A card.")
+    monkeypatch.setattr("glassformer.runtime.prepare_model.Preparation.fuses", fuses)  # as on a GPU
+    loaded = load(tmp_path / "one", device="cpu")
+    assert has_fused_storage(loaded.model) == fuses
+    loaded.run(["it is red"])
+    loaded.save(tmp_path / "two", "A card.")
+    one, two = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "two"))
+    assert one == two
+
+
+def test_a_quantized_model_is_not_saved(tmp_path):
+    make(Translator).save(tmp_path / "one", "A card.")
+    loaded = load(tmp_path / "one", quantize="int8")
+    with pytest.raises(ValueError, match="it is packed or quantized for inference, and cannot be saved"):
+        loaded.save(tmp_path / "two", "A card.")
+    assert not (tmp_path / "two").exists()

@@ -2,14 +2,19 @@
 
 import importlib
 import inspect
+import json
 import pkgutil
+import re
+from dataclasses import replace
 
 import pytest
 import torch
 
 import glassformer.pipelines
+from glassformer.decoding import GenerationConfig
 from glassformer.pipelines.classifier import Classifier
 from glassformer.pipelines.comparer import Comparer
+from glassformer.pipelines.embedder import Embedder
 from glassformer.pipelines.extractor import Extractor
 from glassformer.pipelines.pipeline import Pipeline
 from glassformer.pipelines.translator import Translator
@@ -121,3 +126,62 @@ def test_a_pair_given_as_a_list_of_strings_is_refused_with_its_place():
 def test_the_error_about_bytes_says_how_to_decode_them():
     with pytest.raises(TypeError, match=r"bytes become a string by .decode"):
         make(Translator).translate(b"text")
+
+
+@pytest.mark.parametrize("kind", MAKERS, ids=lambda kind: kind.__name__)
+def test_ids_beyond_the_vocabulary_are_refused_before_they_reach_the_device(kind):
+    tool = make(kind)
+    config = tool.model.config
+    # The tokenizer knows more tokens than the model. Ids on the meta device cannot be read, like those on a GPU.
+    tool.model = type(tool.model)(replace(config, vocab_size=10)).to("meta")
+    with pytest.raises(ValueError, match=r"holds the id \d+: expected ids from 0 to \d+"):
+        tool.run(LINES.get(getattr(kind, "task", ""), "the old ___ sees it"))
+
+
+LONG_LINES = {
+    "answering": "what color is it?\t" + "it is red. " * 60,
+    "extraction": "what color is it? " * 20 + "\tit is red.",  # a long context is read in windows, and not cut
+    "paraphrase": "it is red. " * 60 + "\ttwo",
+    "similarity": "it is red. " * 60 + "\ttwo",
+    "tagging": "x" * 300,  # a long sentence is read in windows; a word that fits into none is cut
+}
+
+
+@pytest.mark.parametrize("kind", MAKERS, ids=lambda kind: kind.__name__)
+def test_long_inputs_are_refused_or_counted(kind, caplog):
+    tool, task = make(kind), getattr(kind, "task", "")
+    short, long = LINES.get(task, "the old ___ sees it"), LONG_LINES.get(task, "the ___ sees it " + "the old saw " * 30)
+    if hasattr(tool, "generation"):
+        with pytest.raises(ValueError, match=r"input 1 has \d+ tokens: expected at most 64, .*--truncate"):
+            tool.run([short, long])
+        assert tool.n_truncated == 0
+    else:
+        assert len(tool.run([short, long])) == 2
+        (record,) = caplog.records
+        assert re.fullmatch(r"1 of [24] inputs are too long for the model and were cut", record.getMessage())
+        assert tool.n_truncated == 1
+    caplog.clear()
+    tool.truncate, tool.n_truncated = True, 0
+    assert len(tool.run([long, short])) == 2
+    assert tool.n_truncated == 1
+    assert tool.truncation_note() == "1 input was longer than the model reads, and cut to fit"
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("kind", MAKERS, ids=lambda kind: kind.__name__)
+def test_the_size_of_batches_is_a_setting_of_the_pipeline_and_changes_no_answer(kind, monkeypatch):
+    tool, sizes = make(kind), []
+    line = LINES.get(getattr(kind, "task", ""), "the old ___ sees it")
+    embeddings = getattr(tool.model, "embeddings", None) or tool.model.source_embeddings
+    embeddings.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
+    monkeypatch.setattr(tool, "generation", GenerationConfig(max_new_tokens=2), raising=False)
+    together = tool.run([line] * 5)
+    assert max(sizes) >= 5
+    tool.batch_tokens = 1
+    sizes.clear()
+    alone = tool.run([line] * 5)
+    assert {*sizes} == {1}
+    if kind is Embedder:  # numbers, which may differ by rounding
+        assert [json.loads(one) for one in alone] == [pytest.approx(json.loads(one), abs=1e-5) for one in together]
+    else:
+        assert alone == together

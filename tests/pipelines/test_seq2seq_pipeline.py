@@ -34,10 +34,23 @@ def test_greedy_and_beam_search_score_the_same_text_alike():
 
 
 def test_a_long_source_is_cut_at_the_side_that_the_pipeline_drops():
-    ids = list(range(100, 200))
-    assert make(Translator)._read(ids) == [*ids[:63], END]
-    assert make(Answerer)._read(ids) == [*ids[-63:], END]
-    assert make(Translator)._read(ids[:63]) == [*ids[:63], END]
+    ids, translator, answerer = list(range(100, 200)), make(Translator), make(Answerer)
+    with pytest.raises(ValueError, match=r"the input has 101 tokens: expected at most 64, .* --truncate"):
+        translator._read([ids])
+    translator.truncate = answerer.truncate = True
+    assert translator._read([ids]) == [[*ids[:63], END]]
+    assert answerer._read([ids]) == [[*ids[-63:], END]]
+    assert translator._read([ids[:63]]) == [[*ids[:63], END]]
+    assert translator.n_truncated == answerer.n_truncated == 1
+
+
+def test_one_long_source_of_a_list_is_named_by_its_place():
+    tool = make(Translator)
+    with pytest.raises(ValueError, match="input 1 has 246 tokens"):
+        tool.translate(["the cat", "it is red. " * 61])
+    tool.truncate = True
+    assert tool.translate(["the cat", "it is red. " * 61])[0] == tool.translate("the cat")
+    assert tool.n_truncated == 1
 
 
 def test_two_tokenizers_are_stored_in_two_files_and_a_missing_one_is_named(tmp_path):

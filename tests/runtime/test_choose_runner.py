@@ -10,9 +10,18 @@ from glassformer.decoding import GenerationConfig, generate, record_steps, strea
 from glassformer.kernels.cpp_library import KernelBuildError
 from glassformer.kernels.kernel_registry import PLAIN, cpp_kernels
 from glassformer.nn import capture_attention
-from glassformer.runtime.choose_runner import ExpectedWork, choose_execution, choose_kernels, open_runner
+from glassformer.runtime.choose_runner import (
+    ExpectedWork,
+    check_compile,
+    choose_execution,
+    choose_kernels,
+    compile_steps,
+    open_runner,
+    situation_of,
+)
+from glassformer.runtime.packed_model import share_fused_storage
 from glassformer.runtime.quantized_model import quantize
-from recording import BEGIN, DECODERS, END, PAIR, SEARCHES, make, recordings_of
+from recording import BEGIN, DECODERS, END, PAIR, SEARCHES, assert_same, make, recordings_of
 
 
 def test_steps_are_plain_while_hooks_watch_the_model():
@@ -69,12 +78,11 @@ def test_quantizing_a_copy_does_not_change_the_original_model():
     assert write() == before
 
 
-def test_steps_are_plain_where_rows_join_a_batch_or_attention_is_needed():
+def test_steps_are_plain_where_attention_is_needed():
     model = make(DECODERS["learned positions"])
     record_steps(model)
     assert choose_execution(model, ExpectedWork(rows=1, capacity=8)).recordings is not None
-    for need in ("joins_batch", "needs_attention"):
-        assert choose_execution(model, ExpectedWork(rows=1, capacity=8, **{need: True})).recordings is None
+    assert choose_execution(model, ExpectedWork(rows=1, capacity=8, needs_attention=True)).recordings is None
 
 
 def test_a_cache_dtype_must_be_floating_point():
@@ -90,3 +98,32 @@ def test_samples_get_a_memory_each_and_beams_share_one(shares_memory):
     with torch.inference_mode(), open_runner(make(PAIR), work) as runner:
         assert len(runner.memory) == (2 if shares_memory else 4)
         assert runner.step(torch.full((4, 1), BEGIN)).shape == (4, PAIR.vocab_size)
+
+
+def test_steps_are_compiled_on_request():
+    model = make(DECODERS["learned positions"]).float()
+    compile_steps(model)
+    assert situation_of(model).records == "compiled"
+    with pytest.raises(ValueError, match="compile='yes': expected one of auto, on, off"):
+        check_compile("yes")
+
+
+@pytest.mark.parametrize("config", [PAIR, DECODERS["learned positions"]])
+@pytest.mark.parametrize("search", ["greedy", "beam"])
+def test_a_model_with_fused_storage_is_recorded_as_its_twin(config, search):
+    model = make(config)
+    begin = BEGIN if config is PAIR else None
+    inputs = [[5, 6, 7], [8]]
+    plain = generate(model, inputs, SEARCHES[search], begin=begin, end=END)
+    share_fused_storage(model)
+    record_steps(model)
+    work = ExpectedWork(rows=1, capacity=4)
+    twin = choose_execution(model, work).model
+    assert twin is not None
+    assert choose_execution(model, work).model is twin
+    assert_same(plain, generate(model, inputs, SEARCHES[search], begin=begin, end=END))
+    with capture_attention(model):
+        assert choose_execution(model, work).model is None
+    model.to(torch.float32)  # the weights lie elsewhere now, so the twin is dropped
+    assert choose_execution(model, work).model is None
+    assert recordings_of(model).is_for(model)

@@ -16,8 +16,9 @@ def test_a_device_that_cannot_compute_is_refused(monkeypatch):
         ("cuda", "device='cuda': no CUDA device is available"),
         ("meta", "device='meta' cannot compute here"),
     ):
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(ValueError, match=message) as caught:
             choose_device(name)
+        assert caught.value.for_command_line == str(caught.value).replace(f"device='{name}'", f"--device {name}")
 
 
 def test_cuda_devices_are_counted_from_0(monkeypatch):

@@ -8,7 +8,7 @@ import torch
 from glassformer.decoding import GenerationConfig, generate
 from glassformer.kernels.cpp_library import KernelBuildError
 from glassformer.models import ModelConfig, build_model
-from glassformer.runtime.packed_model import PaddedLinear, pack
+from glassformer.runtime.packed_model import PaddedLinear, has_fused_storage, pack, packed_twin, share_fused_storage
 from glassformer.runtime.quantized_model import quantize
 from recording import assert_same
 
@@ -69,3 +69,25 @@ def test_padded_outputs_are_sliced_off():
     padded = PaddedLinear(layer)
     assert padded.weight.shape == (64, 8)
     torch.testing.assert_close(padded(x), layer(x))
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_a_twin_shares_the_memory_of_its_model(config):
+    model = make(config)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    assert not has_fused_storage(model)
+    share_fused_storage(model)
+    assert has_fused_storage(model)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    twin = packed_twin(model)
+    memory = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    assert {parameter.untyped_storage().data_ptr() for parameter in twin.parameters()} <= memory
+    tokens = torch.randint(3, 23, (3, 9))
+    inputs = (tokens, tokens.flip(1)) if config.n_encoder_layers else (tokens,)
+    torch.testing.assert_close(twin(*inputs), model(*inputs), atol=1e-12, rtol=1e-12)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(*inputs).square().mean().backward()
+    optimizer.step()  # training changes both
+    torch.testing.assert_close(twin(*inputs), model(*inputs), atol=1e-12, rtol=1e-12)
+    assert not torch.equal(model.head.out_proj.weight, before["head.out_proj.weight"])
+    assert not has_fused_storage(model.float())

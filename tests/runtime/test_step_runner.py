@@ -64,24 +64,6 @@ def test_every_copy_of_an_encoder_decoder_reads_its_first_token():
     torch.testing.assert_close(found, expected.repeat_interleave(2, 0))
 
 
-@torch.inference_mode()
-def test_merged_runners_continue_their_rows_with_memories_of_different_length():
-    model = make(PAIR)
-    sources, prompts = [torch.tensor([[5, 6, 7]]), torch.tensor([[8]])], [torch.tensor([[1, 4]]), torch.tensor([[1]])]
-    parts = []
-    for source, prompt in zip(sources, prompts, strict=True):
-        memory = model.encode(source)
-        part = StepRunner(model, model.new_cache(1, 8, memory.shape[1], 1), memory)
-        part.step(prompt)
-        parts.append(part)
-    whole = StepRunner.joined(parts, lengths=[2, 1], capacity=8)
-    assert whole.memory_mask.tolist() == [[True, True, True], [True, False, False]]
-    found = whole.step(torch.tensor([[9], [10]]))
-    for row, token in enumerate((9, 10)):
-        target = torch.cat((prompts[row], torch.tensor([[token]])), 1)
-        torch.testing.assert_close(found[row], model(sources[row], target)[0, -1])
-
-
 def test_inference_restores_the_training_mode_of_every_module():
     model = build_model(preset("tiny-gpt2")).train()
     model.decoder.eval()

@@ -86,6 +86,7 @@ def test_the_prompt_of_a_gap_has_the_layout_of_the_training_data(trained, monkey
     marks = tuple(model.tokenizer.special_id(mark) for mark in code_model.GAP_TOKENS)
     (learned,) = encode_fill_in_middle([FillInMiddleParts("def f", "", "return")], model.tokenizer.encode_batch, marks)
     assert asked == [[END, *learned]]
+    model.truncate = True
     model.infill("x = 1\n" * 200, "y = 2\n" * 200)
     assert len(asked[1]) <= model.context
     assert asked[1][2:6] != asked[1][-5:-1]

@@ -1,5 +1,6 @@
 """Measure the decoding speed of engines: Glassformer and other libraries, each in one number format.
 
+Glassformer is measured through `load` and the call that `glassformer run` makes, and as the command itself.
 A round runs every engine once. Rounds are repeated, so that noise of the machine affects all engines.
 """
 
@@ -10,14 +11,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 import torch
 
 from glassformer.bench import peers
 from glassformer.bench.workloads import Workload, Write
-from glassformer.decoding import record_steps
 from glassformer.kernels.cpp_library import KernelBuildError
+from glassformer.pipelines.load import load
 from glassformer.runtime.packed_model import pack
 from glassformer.runtime.quantized_model import quantize
 from glassformer.runtime.step_runner import TextModel
@@ -37,6 +39,8 @@ class Contender:
     """Runs the engine once and returns the tokens that it generated."""
     weights: int
     """Size of the engine's parameters in bytes."""
+    in_this_process: bool = True
+    """Whether the engine runs in this process. The memory of another process is not measured."""
     memory: int = 0
     """Peak memory in bytes, weights included. On a CPU, the growth of the process if the system reports it."""
     texts: list[list[int]] = field(default_factory=list)
@@ -103,7 +107,13 @@ def measure(
 
 
 def _warm_up(contender: Contender, device: str) -> None:
-    """Run an engine twice before it is timed; set its `texts` and `memory`. The first run allocates and compiles."""
+    """Run an engine before it is timed, twice in this process; set its `texts` and `memory`.
+
+    The first run allocates and compiles.
+    """
+    if not contender.in_this_process:
+        contender.texts = contender.write()
+        return
     if device != "cuda":
         forget_peak()
         before = peak_resident()
@@ -133,13 +143,25 @@ def _contenders(
         yield from _with_engine(work, model, inputs, beam, device)
         return
     theirs = peers.hf_model(work, model) if peers.is_installed("transformers") else None
+    size = _size(model)
+    saved = Path(folder) / "model"
+    work.save(saved, model)
+
+    def ours(name: str, numbers: Numbers, **options: Any) -> Contender:
+        pipeline: Any = load(saved, device=device, **options)
+        return Contender(name, numbers, work.ours(pipeline, inputs, beam), size * BYTES[numbers] // 4)
+
+    def as_command(numbers: Numbers, *options: str) -> Contender:
+        threads = ["--threads", str(torch.get_num_threads())]
+        write = work.as_command(saved, inputs, beam, ["--device", device, *threads, *options])
+        name = "glassformer run, process start included"
+        return Contender(name, numbers, write, size * BYTES[numbers] // 4, in_this_process=False)
+
     if device == "cuda":
-        half = pack(model.to(device, torch.bfloat16))
-        yield Contender("glassformer", "bfloat16", work.ours(half, inputs, beam), _size(half))
+        yield ours("glassformer", "bfloat16", dtype="bfloat16")
         if compiled:
-            fused = copy.deepcopy(half)
-            record_steps(fused, compile=True)
-            yield Contender("glassformer, compiled", "bfloat16", work.ours(fused, inputs, beam), _size(fused))
+            yield ours("glassformer, compiled", "bfloat16", dtype="bfloat16", compile="on")
+        yield as_command("bfloat16", "--dtype", "bfloat16")
         if theirs is not None:
             theirs = theirs.to(device, torch.bfloat16)
             yield Contender("HF", "bfloat16", peers.hf(work, theirs, inputs, beam), _size(theirs))
@@ -148,21 +170,17 @@ def _contenders(
                 write = peers.hf(work, still, inputs, beam, compiled=True)
                 yield Contender("HF, static cache, compiled", "bfloat16", write, _size(still))
         return
-    size, whole = _size(model), pack(model)
-    yield Contender("glassformer", "float32", work.ours(whole, inputs, beam), size)
+    yield ours("glassformer", "float32")
     try:
-        small = quantize(whole)
-        yield Contender("glassformer", "int8", work.ours(small, inputs, beam), size // 4)
+        yield ours("glassformer", "int8", quantize="int8")
         if compiled:
-            fused = quantize(whole)
-            record_steps(fused, compile=True, cache_dtype=torch.float16)
-            yield Contender("glassformer, compiled, half cache", "int8", work.ours(fused, inputs, beam), size // 4)
+            yield ours("glassformer, compiled", "int8", quantize="int8", compile="on")
+        yield as_command("int8", "--quantize", "int8")
     except KernelBuildError:
-        pass
+        yield as_command("float32")
     has_bf16 = torch.cpu._is_amx_tile_supported()
     if has_bf16:
-        half = copy.deepcopy(whole).bfloat16()
-        yield Contender("glassformer", "bfloat16", work.ours(half, inputs, beam), size // 2)
+        yield ours("glassformer", "bfloat16", dtype="bfloat16")
     if work.family == "llama" and batch == beam == 1 and all(map(peers.is_installed, ("llama_cpp", "gguf"))):
         yield Contender("llama.cpp, Q8_0", "int8", peers.llama_cpp(work, model, inputs, folder), size // 4)
     if theirs is not None:
@@ -171,8 +189,10 @@ def _contenders(
             write = peers.hf(work, copy.deepcopy(theirs).bfloat16(), inputs, beam)
             yield Contender("HF", "bfloat16", write, size // 2)
         if work.begin is not None and peers.is_installed("ctranslate2"):
+            converted = Path(folder) / "ctranslate2"
+            converted.mkdir()
             for numbers in ("float32", "int8"):
-                write = peers.ctranslate2(work, theirs, inputs, beam, numbers, folder)
+                write = peers.ctranslate2(work, theirs, inputs, beam, numbers, str(converted))
                 yield Contender("CTranslate2", numbers, write, size // (4 // BYTES[numbers]))
 
 

@@ -1,15 +1,22 @@
 """Benchmark workloads: three models of usual size with random weights. All engines generate equally many tokens."""
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import tokenizers
 import torch
 
 from glassformer.checkpoint.hf import FAMILIES, export_model
-from glassformer.decoding import Engine, GenerationConfig, generate
+from glassformer.checkpoint.hf.folder import save_hf_folder
+from glassformer.decoding import Engine, GenerationConfig
 from glassformer.models import ModelConfig, build_model, preset
 from glassformer.models.costs import count_parameters, forward_flops
+from glassformer.pipelines.pipeline import LineRequest
 from glassformer.runtime.step_runner import TextModel
 
 Write = Callable[[], list[list[int]]]
@@ -98,13 +105,48 @@ class Workload:
             suppress_tokens=(self.padding,),
         )
 
-    def ours(self, model: TextModel, inputs: Sequence[Sequence[int]], beam: int) -> Write:
-        """Return a function that generates with our `model` from these inputs."""
+    def save(self, folder: Path, model: TextModel) -> None:
+        """Write our `model` to a new HF folder, with a tokenizer that has a word for each token id, such as t17."""
+        words = {f"t{index}": index for index in range(self.config.vocab_size)}
+        tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="t1"))
+        tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+        special = {"eos_token": f"t{self.end}", "pad_token": f"t{self.padding}"}
+        values, _ = self.for_hf(model)
+        ids = {key: value for key, value in values.items() if key.endswith("_token_id")}
+        texts = {
+            "tokenizer.json": tokenizer.to_str(),
+            "tokenizer_config.json": json.dumps(special),
+            "generation_config.json": json.dumps({"max_length": self.n_written + 1, "num_beams": 1}),
+        }
+        save_hf_folder(folder, model, family=FAMILIES[self.family], values=ids, texts=texts)
+
+    def lines(self, inputs: Sequence[Sequence[int]]) -> list[str]:
+        """Return the inputs as lines of text for the tokenizer of `save`."""
+        return [" ".join(f"t{token}" for token in tokens) for tokens in inputs]
+
+    def ours(self, pipeline: Any, inputs: Sequence[Sequence[int]], beam: int) -> Write:
+        """Return a function that answers these inputs with a loaded pipeline, by the call that `run` makes."""
+        lines, request = self.lines(inputs), LineRequest(generation=self.search(beam))
 
         def write() -> list[list[int]]:
-            config, begin = self.search(beam), self.begin
-            found = generate(model, inputs, config, begin=begin, end=self.end, max_batch_tokens=10**7)
-            return [texts[0].tokens for texts in found]
+            return [_tokens(answer.line) for answer in pipeline.answer_lines(lines, request)]
+
+        return write
+
+    def as_command(self, folder: Path, inputs: Sequence[Sequence[int]], beam: int, options: Sequence[str]) -> Write:
+        """Return a function that answers these inputs with `glassformer run` in a new process.
+
+        `folder` holds a model that `save` wrote, and `options` are further options of `run`.
+        """
+        source, target = folder.with_name("lines.txt"), folder.with_name("answers.txt")
+        source.write_text("\n".join(self.lines(inputs)) + "\n", encoding="utf-8")
+        command = [sys.executable, "-m", "glassformer", "run", str(folder), "--input", str(source), "--quiet"]
+        command += ["--output", str(target), "--beam", str(beam), "--max-new-tokens", str(self.n_written), *options]
+
+        def write() -> list[list[int]]:
+            target.unlink(missing_ok=True)
+            subprocess.run(command, check=True)
+            return [_tokens(line) for line in target.read_text(encoding="utf-8").splitlines()]
 
         return write
 
@@ -150,6 +192,10 @@ class Workload:
         kept = 2 * config.n_decoder_layers * config.kv_heads * config.head_size
         length = self.n_written / 2 + self.mean_read
         return self.n_written * bytes_a_number * (weights + batch * beam * kept * length)
+
+
+def _tokens(text: str) -> list[int]:
+    return [int(word[1:]) for word in text.split()]
 
 
 def workloads() -> dict[str, Workload]:

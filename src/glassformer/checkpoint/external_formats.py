@@ -19,6 +19,7 @@ from glassformer.checkpoint.safe_files import MANIFEST, CorruptFolderError, Seal
 if TYPE_CHECKING:
     import torch
 
+    from glassformer.checkpoint.model_folder import WhenFilled
     from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel, ModelConfig
 
 ORIGIN = "origin.json"
@@ -67,21 +68,27 @@ def load_model(
     dtype: torch.dtype | None = None,
     adapt: Callable[[ModelConfig], ModelConfig] | None = None,
     allow_pickle: bool = False,
+    when_filled: WhenFilled | None = None,
     keep_quantized: bool = False,
 ) -> EncoderModel | DecoderModel | EncoderDecoderModel:
     """Load a model folder or file of any supported format, in eval mode, on the CPU.
 
-    The options apply only to external models, that is, models in another library's format. `adapt` may change the
-    config before the model is built, for example to replace its head. The weights are converted to `dtype` (default
-    float32). `allow_pickle` permits weights in `pytorch_model.bin`. With `keep_quantized`, the quantized weights of a
-    GGUF file stay as they are stored: such a model can be used, but not trained or saved.
+    The weights are read one tensor at a time and converted to `dtype` (default float32). `when_filled` is called with
+    each module as soon as its weights have been read; it may, for example, quantize the module.
+
+    Three options apply only to external models, that is, models in another library's format. `adapt` may change the
+    config before the model is built, for example to replace its head. `allow_pickle` permits weights in
+    `pytorch_model.bin`. With `keep_quantized`, the quantized weights of a GGUF file stay as they are stored: such a
+    model can be used, but not trained or saved.
     """
+    import torch
+
     from glassformer.checkpoint.model_folder import load_model as load_own
 
     path = Path(path)
     with naming_errors(path):
         if not is_external(path):
-            return load_own(path)
+            return load_own(path, dtype=dtype or torch.float32, when_filled=when_filled)
         verify_seal(path)
         external = read_external(path, allow_pickle=allow_pickle)
         if keep_quantized:
@@ -89,7 +96,7 @@ def load_model(
 
             if has_quantized_tensors(external):
                 return import_quantized(external)
-        return import_model(external.config, external.tensors, dtype=dtype, adapt=adapt)
+        return import_model(external.config, external.tensors, dtype=dtype, adapt=adapt, when_filled=when_filled)
 
 
 def verify_seal(path: Path) -> None:

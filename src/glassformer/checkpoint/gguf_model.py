@@ -23,6 +23,7 @@ from glassformer.kernels.groupwise_matrix import (
     groupwise_matrix_class,
 )
 from glassformer.models import DecoderModel
+from glassformer.models.factory import build_on_meta
 from glassformer.nn import FeedForward
 from glassformer.nn.embeddings import Embeddings
 from glassformer.nn.groupwise_linear import GroupwiseEmbedding, GroupwiseLinear, quantize_rows
@@ -48,8 +49,8 @@ def import_quantized(external: ExternalModel) -> DecoderModel:
     assert isinstance(tensors, GgufTensors)
     family, config = family_by_type(external.config["model_type"]), read_config(external.config, tensors)
     check_sizes(config, [*map(tensors.shape, tensors.keys())], list)
-    with torch.device("meta"):
-        model = DecoderModel(config)
+    model = build_on_meta(config)
+    assert isinstance(model, DecoderModel)
     parameters = dict(model.named_parameters())
     shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
     stored = {rule.names[0]: rule.hf_name for rule in rules_for_file(family, config, frozenset(tensors.keys()), shapes)}

@@ -8,15 +8,15 @@
 
 `save_model` writes a temporary folder next to the target and renames it, so that a crash leaves the old model readable.
 
-`load_model` verifies the checksums and the config, reads all tensors, and then compares their names and shapes with a
-model on the meta device, which has shapes but no memory. Only then are the model's parameters allocated, so a config
-that does not match the weights costs no more memory than the weights file. No file can run code, unlike a pickle.
+`load_model` verifies the checksums and the config, and compares the names and shapes of the stored tensors with a model
+on the meta device, which has shapes but no memory. Only then are the tensors read, one at a time, so that memory never
+holds a second copy of the weights. No file can run code, unlike a pickle.
 """
 
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import torch
@@ -39,9 +39,14 @@ from glassformer.checkpoint.safe_files import (
     verify_folder,
     write_text,
 )
-from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel, ModelConfig, build_model
+from glassformer.checkpoint.tensor_files import SafeTensors
+from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel, ModelConfig
+from glassformer.models.factory import build_on_meta
 
 STORED = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+
+WhenFilled = Callable[[nn.Module], None]
+"""A function that is called with each module of a model as soon as all parameters in it have been read."""
 
 
 def save_model(
@@ -55,8 +60,15 @@ def save_model(
     """Write a model folder atomically. `texts` maps names of further files, such as `README.md`, to their contents.
 
     An existing model folder is replaced only with `overwrite`, or if the same `owner` (a training run) wrote it and its
-    files are unchanged. `owner` is stored in the manifest.
+    files are unchanged. `owner` is stored in the manifest. Raises ValueError for a packed or quantized model, whose
+    parameters are not those of its config.
     """
+    missing = sorted(_parameter_names(model.config) - own_parameters(model).keys())
+    if missing:
+        raise ValueError(
+            f"the model has no parameter {missing[0]}: it is packed or quantized for inference, and cannot be saved; "
+            "load it without quantize, or save it before"
+        )
     with new_folder(folder, overwrite=overwrite, owner=owner) as work:
         write_text(work / CONFIG, json.dumps(model.config.to_dict(), indent=2))
         write_tensors(work / WEIGHTS, {name: value.contiguous().cpu() for name, value in own_parameters(model).items()})
@@ -64,8 +76,12 @@ def save_model(
             write_text(work / name, text)
 
 
-def load_model(folder: Path) -> EncoderModel | DecoderModel | EncoderDecoderModel:
-    """Load a model folder that Glassformer wrote: in float32, in eval mode, on the CPU.
+def load_model(
+    folder: Path, *, dtype: torch.dtype = torch.float32, when_filled: WhenFilled | None = None
+) -> EncoderModel | DecoderModel | EncoderDecoderModel:
+    """Load a model folder that Glassformer wrote, in eval mode, on the CPU. The weights are converted to `dtype`.
+
+    `when_filled` is called with each module as soon as its weights have been read (see `fill_parameters`).
 
     Raises CorruptFolderError if a file is missing or damaged, or if a file that Glassformer reads (`READ_FILES`) is not
     in the manifest. Raises ValueError if the tensors do not match the config.
@@ -77,14 +93,14 @@ def load_model(folder: Path) -> EncoderModel | DecoderModel | EncoderDecoderMode
     sealed.check_listed(READ_FILES)
     config, weights = _read_config(sealed.file(CONFIG)), sealed.file(WEIGHTS)
     with naming_errors(weights):
-        tensors = read_tensors(weights)
+        tensors = SafeTensors([weights])
     with naming_errors(folder):
-        shapes = [tuple(tensor.shape) for tensor in tensors.values()]
-        check_sizes(config, shapes, lambda: sorted(_parameter_names(config) - tensors.keys()))
-        model = _build_on_meta(config)
-        _check_match(model, tensors, str(weights))
-        fill_parameters(model, tensors.items(), torch.float32)
-    return model.eval()
+        shapes = dict(zip(tensors.keys(), map(tensors.shape, tensors.keys()), strict=True))
+        check_sizes(config, list(shapes.values()), lambda: sorted(_parameter_names(config) - shapes.keys()))
+        model = build_on_meta(config).eval()
+        names = list(_check_match(model, shapes, str(weights)))
+        fill_parameters(model, ((name, tensors[name]) for name in names), dtype, when_filled)
+    return model
 
 
 def own_parameters(model: nn.Module) -> dict[str, Tensor]:
@@ -97,32 +113,86 @@ def load_parameters(model: nn.Module, tensors: Mapping[str, Tensor], where: str)
 
     Raises ValueError unless the names and shapes match exactly. Its message starts with `where`.
     """
-    own = _check_match(model, tensors, where)
+    own = _check_match(model, {name: tuple(tensor.shape) for name, tensor in tensors.items()}, where)
     with torch.no_grad():
         for name, parameter in own.items():
             parameter.copy_(tensors[name])
 
 
-def fill_parameters(model: nn.Module, values: Iterable[tuple[str, Tensor]], dtype: torch.dtype) -> None:
+def fill_parameters(
+    model: nn.Module,
+    values: Iterable[tuple[str, Tensor]],
+    dtype: torch.dtype,
+    when_filled: WhenFilled | None = None,
+) -> None:
     """Replace the parameters of a model on the meta device with tensors, converted to `dtype`.
 
     `values` yields (parameter name, tensor), and one tensor is taken from it at a time. Tied parameters stay tied.
     Raises ValueError for a tensor whose dtype is not in `STORED`, such as an integer tensor.
+
+    `when_filled` is called with each module whose parameters are all filled, the inner modules before the outer ones.
+    It may replace the module's children, for example by quantized ones: nothing here holds the old ones any more.
     """
     places: dict[nn.Parameter, list[tuple[nn.Module, str]]] = {}
     for module in model.modules():
         for key, parameter in module.named_parameters(recurse=False):
             places.setdefault(parameter, []).append((module, key))  # tied parameters have several owners
     empty = dict(model.named_parameters())
+    waiting = _Waiting(model) if when_filled is not None else None
     for name, tensor in values:
         if tensor.dtype not in STORED:
             raise ValueError(f"{name} is stored in {tensor.dtype}: expected one of {', '.join(map(str, STORED))}")
-        whole = tensor.to(dtype).contiguous()
-        if whole.untyped_storage().nbytes() != whole.nbytes:  # a view would keep the larger tensor alive
-            whole = whole.clone()
-        filled = nn.Parameter(whole)
-        for module, key in places[empty[name]]:
+        parameter = empty.pop(name)
+        filled = nn.Parameter(_converted(tensor, dtype))
+        del tensor
+        for module, key in places.pop(parameter):
             setattr(module, key, filled)
+        del filled, module
+        if waiting is not None and when_filled is not None:
+            for module in waiting.take_filled(parameter):
+                when_filled(module)
+                del module
+
+
+class _Waiting:
+    """The modules of a model some of whose parameters are not filled yet, each with the number of these parameters."""
+
+    def __init__(self, model: nn.Module):
+        # Post-order: inner modules come before outer ones.
+        self._modules: list[nn.Module | None] = []
+        self._missing: list[int] = []
+        self._users: dict[nn.Parameter, list[int]] = {}
+        self._add(model, set())
+
+    def _add(self, module: nn.Module, known: set[nn.Module]) -> None:
+        known.add(module)
+        for child in module.children():
+            if child not in known:
+                self._add(child, known)
+        parameters = list(module.parameters())
+        for parameter in parameters:
+            self._users.setdefault(parameter, []).append(len(self._modules))
+        self._modules.append(module)
+        self._missing.append(len(parameters))
+
+    def take_filled(self, parameter: nn.Parameter) -> Iterable[nn.Module]:
+        """Count a parameter as filled, and yield the modules that miss no parameter any more."""
+        for index in self._users.pop(parameter):
+            self._missing[index] -= 1
+            module = self._modules[index]
+            if not self._missing[index] and module is not None:
+                self._modules[index] = None
+                yield module
+                del module
+
+
+def _converted(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the tensor in `dtype`, contiguous and not a view, which would keep a larger tensor alive."""
+    is_whole = tensor.is_contiguous() and tensor.untyped_storage().nbytes() == tensor.nbytes
+    if tensor.dtype == dtype and is_whole:
+        return tensor
+    # One copy: `Tensor.to` would keep the strides of a transposed tensor and need a second one.
+    return torch.empty(tensor.shape, dtype=dtype).copy_(tensor)
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -149,25 +219,20 @@ def write_tensors(file: Path, tensors: Mapping[str, Tensor], metadata: dict[str,
         raise WriteError(file, os.strerror(int(number[1])), int(number[1])) from error
 
 
-def _check_match(model: nn.Module, tensors: Mapping[str, Tensor], where: str) -> dict[str, nn.Parameter]:
-    """Return the model's parameters by name. Raises ValueError unless `tensors` has the same names and shapes."""
+def _check_match(model: nn.Module, shapes: Mapping[str, tuple[int, ...]], where: str) -> dict[str, nn.Parameter]:
+    """Return the model's parameters by name. Raises ValueError unless they have exactly these names and shapes."""
     own = dict(model.named_parameters())
-    missing, unknown = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
+    missing, unknown = sorted(own.keys() - shapes.keys()), sorted(shapes.keys() - own.keys())
     if missing or unknown:
         raise ValueError(f"{where}: missing parameters {missing[:5]}, unexpected parameters {unknown[:5]}")
     for name, parameter in own.items():
-        if parameter.shape != tensors[name].shape:
-            raise ValueError(f"{where}: {name} is {tuple(tensors[name].shape)}: expected {tuple(parameter.shape)}")
+        if parameter.shape != shapes[name]:
+            raise ValueError(f"{where}: {name} is {shapes[name]}: expected {tuple(parameter.shape)}")
     return own
 
 
-def _build_on_meta(config: ModelConfig) -> EncoderModel | DecoderModel | EncoderDecoderModel:
-    with torch.device("meta"):
-        return build_model(config)
-
-
 def _parameter_names(config: ModelConfig) -> set[str]:
-    return {name for name, _ in _build_on_meta(config).named_parameters()}
+    return {name for name, _ in build_on_meta(config).named_parameters()}
 
 
 def _read_config(path: Path) -> ModelConfig:

@@ -14,11 +14,11 @@ from glassformer.base.names import no_such_model
 from glassformer.checkpoint.external_formats import is_external, read_external, read_origin, verify_seal
 from glassformer.checkpoint.external_model import ExternalModel, Tensors
 from glassformer.checkpoint.hf import read_config
-from glassformer.checkpoint.hf.folder import SafeTensors
 from glassformer.checkpoint.layout import CONFIG, READ_FILES, WEIGHTS, check_sizes
 from glassformer.checkpoint.load_errors import naming_errors, refusing_wrong_values
 from glassformer.checkpoint.output_folder import recover_folder
 from glassformer.checkpoint.safe_files import CorruptFolderError, read_json_object, verify_folder
+from glassformer.checkpoint.tensor_files import SafeTensors
 from glassformer.models.config import ModelConfig
 from glassformer.models.costs import count_parameters
 

@@ -112,7 +112,8 @@ def _run(verb: str, arguments: list[str]) -> None:
 def _report(error: BaseException, verb: str) -> None:
     """Exit with a message for an error that the user can act on. Raise the error if it is a bug of Glassformer.
 
-    Errors of files, values and options carry their own message. Some have an `exit_code`, such as 2 for a wrong option.
+    Errors of files, values and options carry their own message. Some have an `exit_code`, such as 2 for a wrong option,
+    or a message `for_command_line`, which names flags instead of arguments.
     """
     if isinstance(error, BrokenPipeError):
         raise error  # `main` ends quietly
@@ -128,7 +129,7 @@ def _report(error: BaseException, verb: str) -> None:
             sys.stdout.flush()  # if stdout caused the error, this fails again, and main() reports it
         fail(error, 1)
     if isinstance(error, ValueError | ImportError | FloatingPointError):
-        fail(error, getattr(error, "exit_code", 1))
+        fail(getattr(error, "for_command_line", error), getattr(error, "exit_code", 1))
 
     from glassformer.kernels.cpp_library import KernelBuildError
     from glassformer.training.trainer import DivergedError, Interrupted

@@ -30,9 +30,10 @@ def bench(
 ) -> None:
     """Measure the speed of generation on this machine, with random weights that all engines share.
 
-    HF Transformers, CTranslate2 and llama.cpp (llama-cpp-python) take part where they are installed. All engines take
-    turns; the median of the rounds counts. The column "share of the limit" is the shortest possible
-    time divided by the measured time. The shortest possible time follows from this machine's measured rates of
+    Glassformer is measured through load and the call that run makes, and once more as the command run itself, in a new
+    process whose start counts. HF Transformers, CTranslate2 and llama.cpp (llama-cpp-python) take part where they are
+    installed. All engines take turns; the median of the rounds counts. The column "share of the limit" is the shortest
+    possible time divided by the measured time. The shortest possible time follows from this machine's measured rates of
     arithmetic and memory traffic.
 
     Args:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from glassformer.base.names import nearest
-from glassformer.cli.demo_task import demo_task
+from glassformer.cli.demo_task import Precision, demo_task
 from glassformer.cli.flag_parser import UsageError, call_function
 from glassformer.cli.translation_demo import translation_demo
 
@@ -40,6 +40,9 @@ def demo_function(task: str) -> Callable[..., None]:
         minutes: float = 0.0,
         out: Path = Path("demo"),
         seed: int = 0,
+        device: str = "auto",
+        precision: Precision = "auto",
+        threads: int = 0,
     ) -> None:
         """Train a small Transformer for this task on a corpus that comes with it, and try it.
 
@@ -52,7 +55,19 @@ def demo_function(task: str) -> Callable[..., None]:
             out: Folder for the model.
             seed: Seed of the random numbers. Two runs still differ, because the number of updates depends on the
                 measured speed.
+            device: Device to compute on, such as cpu or cuda; auto is a GPU where there is one.
+            precision: Floating-point type to train in; auto is bf16 if the device computes it fast, else fp32.
+            threads: Threads to compute with on a CPU; 0 is one per core.
         """
-        demo_task(task, lines, minutes=minutes, out=out, seed=seed)
+        demo_task(
+            task,
+            lines,
+            minutes=minutes,
+            out=out,
+            seed=seed,
+            device=device,
+            precision=precision,
+            threads=threads,
+        )
 
     return run

@@ -4,9 +4,10 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from glassformer.cli.flag_parser import UsageError
+from glassformer.cli.run_options import reporting_truncated, set_threads
 
 if TYPE_CHECKING:
     from glassformer.metrics.scores import Scores
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from glassformer.tasks.configs.shared import Splits
     from glassformer.tasks.task import Task
 
+Precision = Literal["auto", "fp32", "bf16", "fp16"]
 MAX_MINUTES = 3.0
 """The longest default training time of a demo, in minutes."""
 SHARE = 0.95
@@ -29,6 +31,9 @@ def demo_task(
     minutes: float = 0.0,
     out: Path = Path("demo"),
     seed: int = 0,
+    device: str = "auto",
+    precision: Precision = "auto",
+    threads: int = 0,
 ) -> None:
     """Train a small model for the task `name` into the folder `out/name`, or load it if it is already there.
 
@@ -40,21 +45,32 @@ def demo_task(
 
     if not minutes >= 0:
         raise UsageError(f"--minutes {minutes:g}: expected 0 or more")
+    set_threads(threads)
     kind = task_named(name)
     try:
         config = kind.demo()
     except NotImplementedError:
         raise ValueError(f"{name} has no demo: expected your own data, see glassformer train {name} --help") from None
     minutes = minutes or min(config.train.minutes or MAX_MINUTES, MAX_MINUTES)
-    task = kind(replace(config, train=replace(config.train, minutes=minutes * SHARE, seed=seed)))
+    computing: Any = {"device": device, "precision": precision, "threads": threads}
+    task = kind(replace(config, train=replace(config.train, minutes=minutes * SHARE, seed=seed, **computing)))
     folder = out / name
     if folder.exists():
         print(f"{folder} has been trained already; remove it to train again.")
         scores = None
     else:
         scores = task.train(folder)
-    tool = load(folder)
+    tool = load(folder, device=device)
     assert isinstance(tool, TrainedPipeline)
+    with reporting_truncated(tool, truncate=True):
+        _present(task, tool, lines, scores)
+
+
+def _present(
+    task: "Task[Any, Any]", tool: "TrainedPipeline[Any]", lines: Sequence[str], scores: "Scores | None"
+) -> None:
+    """Print the scores next to a baseline and some held-out examples, then answer `lines` and what the user types."""
+    config = task.config
     splits = config.data.splits()
     test = list(splits.test)
     held_out = test or list(splits.valid)

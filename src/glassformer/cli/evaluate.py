@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from glassformer.base.dataclass_flags import Option, field_options
 from glassformer.base.names import path_suggestion
 from glassformer.cli.flag_parser import HELP, HELP_ALL, UsageError, help_text, naming_columns, parse_options
-from glassformer.cli.run_options import ComputeOptions
+from glassformer.cli.run_options import ComputeOptions, reporting_truncated
+from glassformer.pipelines.pipeline_registry import PIPELINES
 from glassformer.progress import Step, reporting
 
 if TYPE_CHECKING:
@@ -32,6 +33,9 @@ class ScoringOptions(ComputeOptions):
     A task may have further flags of its own, `Task.EvalOptions`.
     """
 
+    truncate: bool = False
+    """Read only the beginning of a text that is longer than the model's limit, and report at the end how many were
+    cut. Without it, such a text is an error."""
     json: bool = False
     """Print one JSON object."""
     quiet: bool = False
@@ -79,12 +83,16 @@ def evaluate(arguments: list[str]) -> None:
     asked = ScoringOptions(**_values_of(ScoringOptions, values))
     if own.needs_data and not data.is_given():
         raise UsageError(f"eval needs data: expected {_files(usual, options)} after {folder}")
-    with reporting(quiet=asked.quiet):
-        with Step("loading torch"):
-            pipeline = asked.load(folder)
-        with naming_columns(data):
+    with reporting(quiet=asked.quiet), Step("loading torch"):
+        pipeline = asked.load(folder)
+    with reporting_truncated(pipeline, truncate=asked.truncate):
+        with reporting(quiet=asked.quiet), naming_columns(data):
             results, scored_on = task.evaluate(pipeline, data, own)
-    if asked.json:
+        _print(results, scored_on, as_json=asked.json)
+
+
+def _print(results: "Mapping[str, Scores]", scored_on: str, *, as_json: bool) -> None:
+    if as_json:
         record: dict[str, Any] = {name: _as_json(scores) for name, scores in results.items()}
         print(json.dumps({**record.get("", record), "scored_on": scored_on}))
         return
@@ -108,6 +116,8 @@ def eval_options(task: str, usual: Any) -> dict[str, Option]:
 
     own = task_named(task).EvalOptions
     scoring = [*field_options(own, own(), ""), *field_options(ScoringOptions, ScoringOptions(), "")]
+    if "writing" not in PIPELINES[task].takes:  # encoders cut long texts without being asked to
+        scoring = [option for option in scoring if option.name != "truncate"]
     data = [option for option in field_options(type(usual), usual, "data") if not option.name.startswith("valid")]
     return {option.name: option for option in (*data, *(replace(option, section="Scoring") for option in scoring))}
 

@@ -15,7 +15,6 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from glassformer.base.dataclass_flags import Option, field_options
 from glassformer.base.fields import InvalidFieldError, as_field, parts_of
 from glassformer.base.names import nearest
-from glassformer.tasks.configs.task_options import AUTOMATIC
 
 HELP, HELP_ALL = ("-h", "--help"), "--help-all"
 TRUTHS = {"true": True, "yes": True, "false": False, "no": False}
@@ -170,6 +169,8 @@ def help_text(usage: str, about: str, options: Iterable[Option], more: str = "")
 
 
 def _describe(option: Option, width: int) -> str:
+    from glassformer.tasks.configs.task_options import AUTOMATIC
+
     first = f"  {option.flag} {_metavar(option)}".rstrip()
     if option.section == "Arguments":
         first = f"  {option.name.upper()}" + " ..." * _is_list(option)

@@ -1,10 +1,12 @@
-"""`glassformer info`: describe a model. Does not import torch."""
+"""`glassformer info`: describe a model. Imports torch only for `--runtime`."""
 
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
+
+from glassformer.cli.flag_parser import UsageError
 
 if TYPE_CHECKING:
     from glassformer.checkpoint.summary import ModelSummary
@@ -17,7 +19,17 @@ MAX_SPECIAL = 12
 """The largest number of special tokens that are shown; --json lists all."""
 
 
-def info(path: Path, *, json: bool = False, allow_pickle: bool = False) -> None:
+def info(
+    path: Path,
+    *,
+    json: bool = False,
+    runtime: bool = False,
+    device: str = "auto",
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto",
+    quantize: Literal["none", "int8", "int4"] = "none",
+    compile: Literal["auto", "on", "off"] = "auto",
+    allow_pickle: bool = False,
+) -> None:
     """Show what a model is: kind, number of parameters, task, languages, number format, tokenizer, chat template and
     settings.
 
@@ -27,9 +39,21 @@ def info(path: Path, *, json: bool = False, allow_pickle: bool = False) -> None:
     Args:
         path: A model folder, or a GGUF or llama2.c file.
         json: Print one JSON object, with all settings.
+        runtime: Also show how the model would compute on this machine, and why: device, numbers, kernels, steps, cost
+            of the first use, and memory. The weights are not loaded.
+        device: With --runtime: the device that run would be asked for; auto is a GPU where there is one.
+        dtype: With --runtime: the numbers that run would be asked for; auto is float32.
+        quantize: With --runtime: the quantization that run would be asked for.
+        compile: With --runtime: whether run would be asked to compile the decoding steps.
         allow_pickle: Also read weights from pytorch_model.bin, with a reader that accepts only tensors.
     """
+    asked = {"device": device, "dtype": dtype, "quantize": quantize, "compile": compile}
+    for name, value in asked.items():
+        if not runtime and value not in ("auto", "none"):
+            raise UsageError(f"--{name} {value} has no effect without --runtime: add --runtime, or leave it out")
     found = describe(path, allow_pickle=allow_pickle)
+    if runtime:
+        found["runtime"] = _runtime(path, asked, allow_pickle=allow_pickle)
     if json:
         print(_as_json(found))
         return
@@ -70,6 +94,18 @@ def describe(path: Path, *, allow_pickle: bool = False) -> dict[str, Any]:
         "chat_template": template,
         "settings": _changed(model.config),
     }
+
+
+def _runtime(path: Path, asked: Mapping[str, Any], *, allow_pickle: bool) -> dict[str, dict[str, str]]:
+    """Return what would be decided for the model, and why, if `run` were given these options."""
+    from glassformer.checkpoint.gguf_model import has_quantized_tensors
+    from glassformer.checkpoint.summary import summarize
+    from glassformer.runtime.runtime_report import report_runtime
+
+    model = summarize(path, allow_pickle=allow_pickle)
+    is_packed = model.foreign is not None and has_quantized_tensors(model.foreign)
+    found = report_runtime(model.config, **asked, stored_bytes=path.stat().st_size if is_packed else 0)
+    return {what: {"decision": one.decision, "why": one.why} for what, one in found.items()}
 
 
 def _tokenizers(
@@ -138,6 +174,10 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
         yield f"  tokenizer      {_short(found['tokenizer_problem'] or 'none', 200)}"
     template = found["chat_template"]
     yield f"  chat template  {'none' if template is None else _short(_first_line(template))}"
+    if "runtime" in found:
+        yield "  runtime"
+        for what, one in found["runtime"].items():
+            yield f"    {what:<9} {one['decision']} ({one['why']})"
     yield "  settings"
     for name, value in found["settings"].items():
         yield f"    {name} = {value!r}"

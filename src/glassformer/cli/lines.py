@@ -6,11 +6,14 @@ Text is UTF-8 in every locale, and only a line feed ends a line.
 import json
 import os
 import secrets
+import select
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from glassformer.base.names import path_suggestion
 from glassformer.data.readers.records import OnBad
@@ -18,6 +21,11 @@ from glassformer.data.readers.text_files import BYTE_ORDER_MARK, Line, decode_li
 
 CHUNK = 1000
 """Number of lines that are answered at a time, so that output appears early and memory use does not grow."""
+READ_BYTES = 1 << 16
+"""The most bytes that are read from a pipe at a time."""
+PAUSE_SECONDS = 0.01
+"""How long a pipe must be empty before the lines that came so far are answered. A program that writes as fast as it can
+pauses for less, so that its lines are answered in full chunks."""
 Answer = Callable[[list[str]], list[str]]
 Advance = Callable[[int], None]
 """A function that advances the progress bar by a number of bytes of input."""
@@ -63,7 +71,8 @@ def run_lines(
 ) -> None:
     """Write the answer to each line of `input` (default: stdin) to `output` (default: stdout).
 
-    `answer` gets `size` lines at a time. A line break in an answer becomes the two characters \\n.
+    `answer` gets `size` lines of a file at a time. Of a pipe it gets the lines that have arrived, at most `size`, so
+    that a program that waits for each answer gets it. A line break in an answer becomes the two characters \\n.
 
     A line is bad if it is not UTF-8, or if `answer` raises a ValueError about it. With `on_bad="skip"` a bad line is
     reported on stderr, its answer is an empty line (with `as_json` an object with the error), and a ValueError at the
@@ -79,7 +88,7 @@ def run_lines(
         advance = stack.enter_context(_progress(input, is_alone=output is not None, quiet=quiet))
         # On a terminal, answer each line as soon as it is typed.
         size = 1 if input is None and sys.stdin.isatty() else size
-        for chunk in _chunks(_read_stdin() if input is None else _read_file(input), size):
+        for chunk in _stdin_chunks(size) if input is None else _file_chunks(input, size):
             n_lines += len(chunk)
             lines = [one.line for one in chunk]
             answers = _answer_lines(answer, lines)
@@ -125,34 +134,82 @@ def _answer_texts(answer: Answer, texts: list[str]) -> list[str | Exception]:
     return _answer_texts(answer, texts[:half]) + _answer_texts(answer, texts[half:])
 
 
-def _read_stdin() -> Iterator[_ReadLine]:
-    # In a notebook, stdin has no buffer of bytes.
-    raw: Iterable[bytes] = getattr(sys.stdin, "buffer", None) or (
-        text.encode("utf-8", "surrogatepass") for text in sys.stdin
-    )
-    for number, line in enumerate(raw, start=1):
-        yield _as_line(line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line, f"stdin:{number}")
+Chunk = list[_ReadLine]
 
 
-def _read_file(path: Path) -> Iterator[_ReadLine]:
-    for number, line in enumerate(read_raw_lines(path), start=1):
-        yield _as_line(line, f"{path}:{number}")
+def _stdin_chunks(size: int) -> Iterator[Chunk]:
+    stream = getattr(sys.stdin, "buffer", None)
+    if stream is None:  # in a notebook, stdin has no buffer of bytes
+        raw = (text.encode("utf-8", "surrogatepass") for text in sys.stdin)
+        return _as_chunks(_in_lists(raw, size), "stdin")
+    return _as_chunks(read_available(stream, size), "stdin")
+
+
+def _file_chunks(path: Path, size: int) -> Iterator[Chunk]:
+    if path.is_fifo():  # a named pipe, or <(COMMAND) of a shell
+        with path.open("rb") as stream:
+            yield from _as_chunks(read_available(stream, size), str(path))
+    else:
+        yield from _as_chunks(_in_lists(read_raw_lines(path), size), str(path), may_have_mark=False)
+
+
+def read_available(stream: Any, size: int) -> Iterator[list[bytes]]:
+    """Yield the lines of a binary stream in lists, each with the lines that can be read without waiting for more.
+
+    A list has at least one line and at most `size`. Lines end with a line feed, which the last one may lack.
+    """
+    lines: deque[bytes] = deque()
+    start: list[bytes] = []  # the parts of a line whose end has not been read
+    is_open = True
+    while is_open or lines:
+        while is_open and len(lines) < size and _has_data(stream, PAUSE_SECONDS if lines else None):
+            data = stream.read1(READ_BYTES)
+            first, *others = data.split(b"\n")
+            start.append(first)
+            for part in others:
+                lines.append(b"".join(start) + b"\n")
+                start = [part]
+            if not data:
+                is_open = False
+                lines.extend(filter(None, [b"".join(start)]))
+        if lines:
+            yield [lines.popleft() for _ in range(min(size, len(lines)))]
+
+
+def _has_data(stream: Any, seconds: float | None) -> bool:
+    """Wait until the stream has data or has ended, at most `seconds`, and return whether that is so.
+
+    Always true for a stream that the system cannot wait for: one without a descriptor, or a pipe on Windows.
+    """
+    try:
+        return bool(select.select([stream], [], [], seconds)[0])
+    except (OSError, TypeError, ValueError):
+        return True
+
+
+def _in_lists(lines: Iterator[bytes], size: int) -> Iterator[list[bytes]]:
+    while several := list(islice(lines, size)):
+        yield several
+
+
+def _as_chunks(raw: Iterable[list[bytes]], name: str, *, may_have_mark: bool = True) -> Iterator[Chunk]:
+    """Decode lists of lines. `name` is what the locations of the lines call the input.
+
+    `may_have_mark` says that a byte-order mark before the first line has not been dropped yet.
+    """
+    number = 0
+    for several in raw:
+        chunk = []
+        for line in several:
+            number += 1
+            if number == 1 and may_have_mark:
+                line = line.removeprefix(BYTE_ORDER_MARK)
+            chunk.append(_as_line(line, f"{name}:{number}"))
+        yield chunk
 
 
 def _as_line(raw: bytes, where: str) -> _ReadLine:
     return _ReadLine(decode_line(raw.removesuffix(b"\n").removesuffix(b"\r"), where), len(raw))
-
-
-def _chunks(lines: Iterator[_ReadLine], size: int) -> Iterator[list[_ReadLine]]:
-    """Yield the lines in lists of `size`; the last list may be shorter."""
-    chunk: list[_ReadLine] = []
-    for line in lines:
-        chunk.append(line)
-        if len(chunk) == size:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk
 
 
 def _check_new(output: Path) -> None:

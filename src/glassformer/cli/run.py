@@ -21,6 +21,7 @@ from glassformer.cli.run_options import (
     check_ranges,
     check_taken,
     given_options,
+    reporting_truncated,
     search_of,
 )
 
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
     from glassformer.pipelines.pipeline import LineAnswer, LineRequest
 
 DECODER_CHUNK = 16
-"""Number of lines that a decoder answers at a time. It is smaller than CHUNK, because decoders write longer texts."""
+"""Number of lines that a decoder answers at a time, unless --batch-tokens is given. It is smaller than CHUNK, because
+decoders write longer texts, and the tokens that they write are not counted when a batch is made."""
 
 
 def run(
@@ -49,6 +51,9 @@ def run(
     A model trained with Glassformer does its task with each line. A model of another library (a Hugging Face folder, a
     GGUF file, a .bin file of llama2.c) rewrites each line if it is an encoder-decoder (T5, BART, Marian), continues or
     answers it if it is a decoder (GPT-2, Llama, Mistral, Qwen), and turns it into a vector if it is an encoder (BERT).
+
+    A file is read in large batches. The lines of a pipe are answered as they come: one by one if they come slowly, in
+    batches if they come fast.
 
     Text is UTF-8. Blank lines stay blank. A line break inside an answer is printed as \\n. An option that has no effect
     on the model is refused.
@@ -72,7 +77,8 @@ def run(
         check_taken(path, kind, given)
     model = compute.load(path, allow_pickle=allow_pickle)
     check_taken(path, _kind_of(model), given)
-    _use(model, given, input_and_output, answer, decoder)
+    with reporting_truncated(model, truncate=writing.truncate):
+        _use(model, given, input_and_output, answer, decoder)
 
 
 def _check_streams(lines: LineOptions, decoder: DecoderOptions) -> None:
@@ -116,7 +122,7 @@ def _use(model: Any, given: Given, lines: LineOptions, answers: AnswerOptions, d
         output=lines.output,
         as_json=answers.json,
         quiet=lines.quiet,
-        size=DECODER_CHUNK if isinstance(model, Generator) else CHUNK,
+        size=DECODER_CHUNK if isinstance(model, Generator) and model.batch_tokens is None else CHUNK,
     )
     if not isinstance(model, Pipeline):
         to_answers(model.run)
@@ -133,10 +139,15 @@ def _use(model: Any, given: Given, lines: LineOptions, answers: AnswerOptions, d
     is_plain = request.n_best is None and not answers.scores and not answers.json
 
     def answer(texts: list[str]) -> list[str]:
-        if isinstance(model, EncoderPipeline) and given.get("embed"):
-            found = embed_lines(model, texts)
-        else:
-            found = model.answer_lines(texts, request)
+        n_truncated = model.n_truncated
+        try:
+            if isinstance(model, EncoderPipeline) and given.get("embed"):
+                found = embed_lines(model, texts)
+            else:
+                found = model.answer_lines(texts, request)
+        except ValueError:
+            model.n_truncated = n_truncated  # `run_lines` answers these texts again, without the bad ones
+            raise
         return [as_line(one, answers) for one in found]
 
     if decoder.prompt is not None:

@@ -1,7 +1,9 @@
 """The options of `glassformer run`, their ranges, and which kinds of models take them. Imports no torch."""
 
 import math
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -11,6 +13,23 @@ from glassformer.pipelines.pipeline_registry import DECODER_OPTIONS, PIPELINES, 
 
 if TYPE_CHECKING:
     from glassformer.decoding import GenerationConfig
+
+MAX_BATCH_TOKENS = 1 << 24
+
+
+def check_threads(threads: int) -> None:
+    """Raise a UsageError if --threads is negative. It does not import torch."""
+    if threads < 0:
+        raise UsageError(f"--threads {threads}: expected 0 or more")
+
+
+def set_threads(threads: int) -> None:
+    """Let torch compute with this number of CPU threads; 0 changes nothing."""
+    check_threads(threads)
+    if threads:
+        import torch
+
+        torch.set_num_threads(threads)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,20 +57,32 @@ class ComputeOptions:
     quantize: Literal["none", "int8", "int4"] = "none"
     """Compute with 8-bit weights (int8) on a CPU: several times as fast, with nearly the same results. 4-bit weights
     (int4) take half the memory of int8 and are less exact. none keeps a GGUF file as it is stored."""
+    compile: Literal["auto", "on", "off"] = "auto"
+    """Compile the decoding steps of a model that generates text. This takes half a minute or more for each batch shape
+    and pays off for thousands of lines. auto does not compile."""
     threads: int = 0
     """Threads to compute with on a CPU; 0 is one per core."""
+    batch_tokens: int | None = None
+    """The most tokens of a batch, padding included, counted once per beam or sample. More are faster on large machines
+    and take more memory. (default: 4096 where texts are written, 8192 where they are only read)"""
 
     def load(self, path: Path | str, **options: Any) -> Any:
         """Load the pipeline of a model with these options."""
+        check_threads(self.threads)
+        if self.batch_tokens is not None and not 1 <= self.batch_tokens <= MAX_BATCH_TOKENS:
+            raise UsageError(f"--batch-tokens {self.batch_tokens}: expected 1 to {MAX_BATCH_TOKENS:,}")
         from glassformer.pipelines.load import load
 
-        if self.threads < 0:
-            raise UsageError(f"--threads {self.threads}: expected 0 or more")
-        if self.threads:
-            import torch
-
-            torch.set_num_threads(self.threads)
-        return load(path, device=self.device, dtype=self.dtype, quantize=self.quantize, **options)
+        set_threads(self.threads)
+        return load(
+            path,
+            device=self.device,
+            dtype=self.dtype,
+            quantize=self.quantize,
+            compile=self.compile,
+            batch_tokens=self.batch_tokens,
+            **options,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +123,9 @@ class WritingOptions:
     speculate: int | None = None
     """Propose up to N tokens from an earlier place in the text and verify them in one step. The text does not change;
     it is faster where texts repeat parts of their input. Needs a beam of 1. (default: 0, off)"""
+    truncate: bool = False
+    """Read only the beginning of a text that is longer than the model's limit, and report at the end how many were
+    cut. Without it, such a line is an error."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,6 +220,26 @@ def check_taken(path: Path, kind: str, given: Given) -> None:
     if given.get("embed") and len(given) > 1:
         other = next(option for option in given if option != "embed")
         raise UsageError(f"{flag_of(other)} has no effect with --embed: leave one of them out")
+
+
+@contextmanager
+def reporting_truncated(pipeline: Any, *, truncate: bool) -> Iterator[None]:
+    """Context manager that reports on stderr, when the block ends, how many inputs the pipeline cut in it.
+
+    `truncate` is the value of --truncate. An encoder cuts without it, so its logged warnings are turned off.
+    """
+    pipeline.truncate = truncate or not is_writer(pipeline)
+    pipeline.n_truncated = 0
+    try:
+        yield
+    finally:
+        if pipeline.n_truncated:
+            print(f"glassformer: {pipeline.truncation_note()}", file=sys.stderr)
+
+
+def is_writer(pipeline: Any) -> bool:
+    """Return whether a pipeline generates text: it then refuses inputs that are too long, unless it may cut them."""
+    return hasattr(pipeline, "generation")
 
 
 def search_of(base: "GenerationConfig", given: Given) -> "GenerationConfig":

@@ -5,8 +5,9 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from glassformer.cli.demo_task import SHARE, talk
+from glassformer.cli.demo_task import SHARE, Precision, talk
 from glassformer.cli.flag_parser import UsageError
+from glassformer.cli.run_options import reporting_truncated, set_threads
 
 if TYPE_CHECKING:
     from glassformer.data.readers.pairs import Pair
@@ -41,6 +42,9 @@ def translation_demo(
     minutes: float = 4.0,
     out: Path = Path("demo"),
     seed: int = 0,
+    device: str = "auto",
+    precision: Precision = "auto",
+    threads: int = 0,
 ) -> None:
     """Train a Transformer to translate English interface texts, in about four minutes on two CPU cores.
 
@@ -55,13 +59,18 @@ def translation_demo(
         out: Folder for the model and the page.
         seed: Seed of the random numbers. Two runs still differ, because the number of updates depends on the measured
             speed.
+        device: Device to compute on, such as cpu or cuda; auto is a GPU where there is one.
+        precision: Floating-point type to train in; auto is bf16 if the device computes it fast, else fp32.
+        threads: Threads to compute with on a CPU; 0 is one per core.
     """
+    from glassformer.pipelines.load import load
     from glassformer.pipelines.translator import Translator
     from glassformer.tasks.seq2seq_task import MAX_VALID
     from glassformer.tasks.translation import Translation
 
     if not minutes > 0:
         raise UsageError(f"--minutes {minutes:g}: expected more than 0")
+    set_threads(threads)
     task = Translation.with_chosen_defaults(
         {
             "data.corpus": "interface-texts",
@@ -70,6 +79,9 @@ def translation_demo(
             "train.seed": seed,
             "train.eval_every": VALIDATE_EVERY,
             "train.save_every": VALIDATE_EVERY,
+            "train.device": device,
+            "train.precision": precision,
+            **({"train.threads": threads} if threads else {}),  # 0 lets training measure which number is fastest
         }
     )
     splits = task.config.data.splits()  # download the corpus and refuse an unknown language first
@@ -78,11 +90,13 @@ def translation_demo(
         print(f"{folder} has been trained already; remove it to train again.")
     else:
         task.train(folder)
-    translator = Translator.from_folder(folder)
+    translator = load(folder, device=device)
+    assert isinstance(translator, Translator)
     held_out = list(splits.test)
     summary, notes = [], []
     if held_out:  # a language with a few dozen strings may have no test split
-        scores = translator.score(held_out)
+        with reporting_truncated(translator, truncate=True):
+            scores = translator.score(held_out)
         about = task.scored_on("test", len(held_out), translator.scoring_method())
         print(
             f"test: BLEU {scores['bleu']:.1f}, chrF {scores['chrf']:.1f} ({about}, none of them in the training data)"
@@ -95,7 +109,8 @@ def translation_demo(
             f"of the model while it learned: {validation}. These are two sets of strings and two ways to search, so "
             "the numbers differ; only the test strings were never looked at during the training."
         ]
-    samples = explain(translator, lines, held_out)
+    with reporting_truncated(translator, truncate=True):
+        samples = explain(translator, lines, held_out)
     for sample in samples:
         print(f"\n  {sample.source}\n  {sample.translation}")
         if sample.reference is not None and sample.reference != sample.translation:

@@ -173,12 +173,7 @@ class Engine:
 
     def _check(self, request: EngineRequest) -> None:
         """Raise ValueError for tokens that the model cannot read: they would fail together with other requests."""
-        check_inputs(self.model, [request.tokens], self.begin)
-        config = self.model.config
-        size = config.vocab_size if isinstance(self.model, DecoderModel) else config.source_vocab
-        for token in request.tokens:
-            if not 0 <= token < size:
-                raise ValueError(f"the input holds token {token}: expected 0 to {size - 1}")
+        check_inputs(self.model, [request.tokens], self.begin, request.config)
 
     def _withdraw(self, request: EngineRequest) -> None:
         """Remove a canceled request from the queue, if it still waits there (`EngineRequest.on_cancel`)."""
@@ -210,7 +205,7 @@ class Engine:
                 request.fail(error)
 
     def _make_room(self, request: EngineRequest) -> bool:
-        """Return whether there is room for a request; make some in the pool, for requests without a beam."""
+        """Return whether a request fits. For a request without a beam, space is made in the pool."""
         if self.n_rows + request.n_rows > self.max_rows:
             return False
         if request.config.num_beams > 1:

@@ -34,13 +34,13 @@ def generate(
     begin: int | None = None,
     with_log_probs: bool = False,
     tokenizer: Decodes | None = None,
-    max_batch_tokens: int = 4096,
+    batch_tokens: int = 4096,
 ) -> list[list[GeneratedText]]:
     """Return `num_return_sequences` generated texts for each input.
 
     A decoder-only model continues its inputs. An encoder-decoder encodes them and generates after the token `begin`.
     `end` is the token that ends a text. `tokenizer` is needed for the text of the results and for stop strings. A batch
-    holds at most `max_batch_tokens` padded input tokens, counted once per beam or sample, but at least one input.
+    holds at most `batch_tokens` padded input tokens, counted once per beam or sample, but at least one input.
 
     >>> import glassformer as gf
     >>> model = gf.build_model(gf.preset("tiny-gpt2"))
@@ -49,7 +49,7 @@ def generate(
     4
     """
     config = config or GenerationConfig()
-    check_inputs(model, inputs, begin)
+    check_inputs(model, inputs, begin, config)
     if config.prompt_lookup_num_tokens:
         return generate_with_engine(
             model, inputs, config, end=end, begin=begin, with_log_probs=with_log_probs, tokenizer=tokenizer
@@ -60,7 +60,7 @@ def generate(
     with inference(model), Step("writing texts", len(inputs)) as step:
         while waiting:
             longest = len(inputs[waiting[0]])
-            size = max(1, max_batch_tokens // (longest * copies))
+            size = max(1, batch_tokens // (longest * copies))
             batch = [list(inputs[index]) for index in waiting[:size]]
             chosen, waiting = waiting[: len(batch)], waiting[len(batch) :]
             if config.num_beams > 1:
@@ -91,7 +91,7 @@ def stream(
             f"num_beams={config.num_beams}, num_return_sequences={config.num_return_sequences}: "
             "expected 1 and 1, because only one text can be streamed"
         )
-    check_inputs(model, [tokens], begin)
+    check_inputs(model, [tokens], begin, config)
     if config.prompt_lookup_num_tokens:
         yield from stream_with_engine(model, tokens, config, end=end, begin=begin)
         return

@@ -10,9 +10,11 @@ from torch import Tensor
 
 from glassformer.decoding.beam import Hypothesis
 from glassformer.decoding.generation_config import GenerationConfig
+from glassformer.decoding.rules import check_token_ids
 from glassformer.decoding.step_loop import Reason, SequenceState
 from glassformer.decoding.text_stream import Decodes, TextStream
 from glassformer.models import DecoderModel, EncoderDecoderModel
+from glassformer.nn.tensor_checks import check_id_list
 from glassformer.runtime.choose_runner import ExpectedWork, open_runner
 from glassformer.runtime.step_runner import StepRunner, TextModel, limit_new_tokens
 from glassformer.text.tokenizer import PAD
@@ -94,13 +96,10 @@ def open_batch(
     config: GenerationConfig,
     begin: int | None,
     copies: int,
-    *,
-    joins_batch: bool = False,
 ) -> Iterator[OpenBatch]:
     """Return a context manager that pads the inputs and yields them with a runner of `copies` rows per input.
 
-    The runner is valid inside the block. With `joins_batch` its rows can be merged into a running batch (`engine.py`),
-    where they stay valid after the block.
+    The runner is valid inside the block.
     """
     device = next(model.parameters()).device
     longest = max(map(len, batch))
@@ -112,7 +111,6 @@ def open_batch(
         copies=copies,
         shares_memory=config.num_beams > 1,
         needs_attention=bool(config.coverage_penalty),
-        joins_batch=joins_batch,
     )
     if isinstance(model, DecoderModel):
         # Padded on the left, so that all of them end where the new tokens begin.
@@ -137,17 +135,30 @@ def limit_by_source(config: GenerationConfig, n_source: int) -> int:
     return min(config.max_new_tokens, int(ratio * n_source) + 10) if ratio else config.max_new_tokens
 
 
-def check_inputs(model: TextModel, inputs: Sequence[Sequence[int]], begin: int | None) -> None:
-    """Raise ValueError if an input is empty or longer than the model's `max_len`, or if `begin` is wrong.
+def check_inputs(
+    model: TextModel,
+    inputs: Sequence[Sequence[int]],
+    begin: int | None,
+    config: GenerationConfig | None = None,
+) -> None:
+    """Raise ValueError if an input is empty, longer than the model's `max_len`, or holds an id that is no token.
 
-    An encoder-decoder needs `begin`, the token after which it generates. A decoder-only model takes None.
+    An encoder-decoder needs `begin`, the token after which it generates. A decoder-only model takes None. `begin` and
+    the tokens that `config` names, such as `prefix`, are checked too. All checks are made on the host, before any id is
+    copied to a GPU, because a wrong id there makes the GPU unusable for the rest of the process.
     """
+    vocab_size, limit = model.config.vocab_size, model.config.max_len
+    read_from = model.config.source_vocab if isinstance(model, EncoderDecoderModel) else vocab_size
     for index, tokens in enumerate(inputs):
         if not len(tokens):
             raise ValueError(f"input {index} is empty: expected at least one token")
-        limit = model.config.max_len
         if limit is not None and len(tokens) > limit:
             raise ValueError(f"input {index} has {len(tokens)} tokens: expected at most max_len={limit}")
+        check_id_list(f"input {index}", tokens, read_from)
+    if config is not None:
+        check_token_ids(config, vocab_size)
     if (begin is None) == isinstance(model, EncoderDecoderModel):
         expected = "the token it begins with" if begin is None else "none, for a decoder-only model continues its input"
         raise ValueError(f"begin={begin}: expected {expected}")
+    if begin is not None and not 0 <= begin < vocab_size:
+        raise ValueError(f"begin={begin}: expected a token from 0 to {vocab_size - 1}")

@@ -29,7 +29,7 @@ def find_longest_prefix(pool: CachePool, tokens: Sequence[int], minimum: int) ->
 def take_rows(pool: CachePool, tokens: Sequence[int], count: int, minimum: int) -> tuple[list[PoolRow], int]:
     """Return `count` rows for a new prompt, and how many of its tokens the first row already holds.
 
-    A kept text that the prompt continues, or for which there is no room, is continued in place. Otherwise the shared
+    A kept text that the prompt continues, or for which there is no space, is continued in place. Otherwise the shared
     tokens are copied. With `minimum` 0 nothing is reused.
     """
     donor, n_shared = find_longest_prefix(pool, tokens, minimum) if minimum else (None, 0)

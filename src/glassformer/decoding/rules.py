@@ -44,7 +44,8 @@ class Rules:
         self.end = end
         self.device = torch.device(device)
         self.vocab_size = vocab_size
-        self._check_ids()
+        for request in self._distinct():
+            check_token_ids(request, vocab_size)
         self._repetition = self._numbers("repetition_penalty", 1.0)
         self._presence = self._numbers("presence_penalty", 0.0)
         self._min_new_tokens = [request.min_new_tokens for request in self.requests]
@@ -193,16 +194,17 @@ class Rules:
         """Return each request object once. Often all rows of a batch belong to one request."""
         return [*{id(request): request for request in self.requests}.values()]
 
-    def _check_ids(self) -> None:
-        for request in self._distinct():
-            named = {
-                "logit_bias": request.logit_bias,
-                "suppress_tokens": request.suppress_tokens,
-                "bad_words_ids": [token for run in request.bad_words_ids for token in run],
-                "prefix": request.prefix,
-                "eos_token_id": request.eos_token_id,
-            }
-            for name, tokens in named.items():
-                for token in tokens:
-                    if not 0 <= token < self.vocab_size:
-                        raise ValueError(f"{name} names token {token}: expected 0 to {self.vocab_size - 1}")
+
+def check_token_ids(request: GenerationConfig, vocab_size: int) -> None:
+    """Raise ValueError if a setting of the request names a token that is not in the vocabulary."""
+    named = {
+        "logit_bias": request.logit_bias,
+        "suppress_tokens": request.suppress_tokens,
+        "bad_words_ids": [token for run in request.bad_words_ids for token in run],
+        "prefix": request.prefix,
+        "eos_token_id": request.eos_token_id,
+    }
+    for name, tokens in named.items():
+        for token in tokens:
+            if not 0 <= token < vocab_size:
+                raise ValueError(f"{name} names token {token}: expected 0 to {vocab_size - 1}")

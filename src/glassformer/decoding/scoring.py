@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from glassformer.models import DecoderModel, EncoderDecoderModel
+from glassformer.nn.tensor_checks import check_id_list
 from glassformer.runtime.step_runner import inference
 from glassformer.text.tokenizer import PAD
 
@@ -17,7 +18,7 @@ def score_pairs(
     *,
     begin: int,
     end: int,
-    max_batch_tokens: int = 4096,
+    batch_tokens: int = 4096,
 ) -> list[list[float]]:
     """Return, for each pair of source and target, the log-probability of every target token and of the token `end`.
 
@@ -25,10 +26,15 @@ def score_pairs(
     """
     if len(sources) != len(targets):
         raise ValueError(f"{len(sources)} sources and {len(targets)} targets: expected the same number")
+    for index, tokens in enumerate(sources):
+        check_id_list(f"source {index}", tokens, model.config.source_vocab)
+    for index, tokens in enumerate(targets):
+        check_id_list(f"target {index}", tokens, model.config.vocab_size)
+    check_id_list("begin, end", [begin, end], model.config.vocab_size)
     results: list[list[float]] = [[] for _ in sources]
     sizes = [max(len(source), len(target) + 1) for source, target in zip(sources, targets, strict=True)]
     with inference(model):
-        for chosen in _batches(sizes, max_batch_tokens):
+        for chosen in _batches(sizes, batch_tokens):
             source, source_mask = _pad(model, [list(sources[index]) for index in chosen])
             target, target_mask = _pad(model, [[begin, *targets[index]] for index in chosen])
             wanted, _ = _pad(model, [[*targets[index], end] for index in chosen])
@@ -39,16 +45,15 @@ def score_pairs(
     return results
 
 
-def score_texts(
-    model: DecoderModel, texts: Sequence[Sequence[int]], *, max_batch_tokens: int = 4096
-) -> list[list[float]]:
+def score_texts(model: DecoderModel, texts: Sequence[Sequence[int]], *, batch_tokens: int = 4096) -> list[list[float]]:
     """Return, for each text, the log-probability of every token after the first."""
     for index, tokens in enumerate(texts):
         if not len(tokens):
             raise ValueError(f"text {index} is empty: expected at least one token")
+        check_id_list(f"text {index}", tokens, model.config.vocab_size)
     results: list[list[float]] = [[] for _ in texts]
     with inference(model):
-        for chosen in _batches([len(tokens) for tokens in texts], max_batch_tokens):
+        for chosen in _batches([len(tokens) for tokens in texts], batch_tokens):
             batch, mask = _pad(model, [list(texts[index]) for index in chosen])
             logits = model(batch, mask)
             for index, row in zip(chosen, _gather(logits[:, :-1], batch[:, 1:]), strict=True):
@@ -62,7 +67,7 @@ def score_long_texts(
     *,
     context: int,
     stride: int,
-    max_batch_tokens: int = 8192,
+    batch_tokens: int = 8192,
 ) -> list[float]:
     """Return, for each text of any length, the total log-probability of all tokens after the first.
 
@@ -71,10 +76,12 @@ def score_long_texts(
     """
     if not 1 <= stride <= context:
         raise ValueError(f"stride={stride}: expected 1 to context={context}")
+    for index, tokens in enumerate(texts):
+        check_id_list(f"text {index}", tokens, model.config.vocab_size)
     windows = [(index, *window) for index, text in enumerate(texts) for window in _windows(len(text), context, stride)]
     totals = [0.0] * len(texts)
     with inference(model):
-        for chosen in _batches([end - begin for _, begin, end, _ in windows], max_batch_tokens):
+        for chosen in _batches([end - begin for _, begin, end, _ in windows], batch_tokens):
             places = [windows[place] for place in chosen]
             # Padding comes last, where no real token attends to it.
             read, _ = _pad(model, [list(texts[index][begin:end]) for index, begin, end, _ in places])
@@ -97,14 +104,14 @@ def _windows(length: int, context: int, stride: int) -> Iterator[tuple[int, int,
         counted = end
 
 
-def _batches(sizes: list[int], max_batch_tokens: int) -> list[list[int]]:
-    """Group the indices of `sizes`, largest size first, into batches of at most `max_batch_tokens` padded tokens.
+def _batches(sizes: list[int], batch_tokens: int) -> list[list[int]]:
+    """Group the indices of `sizes`, largest size first, into batches of at most `batch_tokens` padded tokens.
 
     A size above that limit gets a batch of its own.
     """
     waiting, batches = sorted(range(len(sizes)), key=lambda index: -sizes[index]), []
     while waiting:
-        count = max(1, max_batch_tokens // max(sizes[waiting[0]], 1))
+        count = max(1, batch_tokens // max(sizes[waiting[0]], 1))
         batches.append(waiting[:count])
         waiting = waiting[count:]
     return batches

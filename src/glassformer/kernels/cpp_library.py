@@ -24,7 +24,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from glassformer.kernels.build_cache import built_library
+from glassformer.cache_folder import cache_folder
+from glassformer.kernels.build_cache import built_library, find_library
 
 FOLDER = Path(__file__).with_name("cpp")
 SOURCES = sorted([*FOLDER.glob("*.cpp"), *FOLDER.glob("*.h")])
@@ -166,6 +167,18 @@ def _all_flags(names: list[str]) -> list[tuple[str, tuple[str, ...]]]:
     """
     parallel = [()] if sys.platform == "darwin" else [OPENMP_FLAGS, ()]
     return [(name, (*FLAGS, *INSTRUCTION_SETS[name].flags, *more)) for name in names for more in parallel]
+
+
+def is_library_built() -> bool:
+    """Return whether the library is in the cache folder, so that it need not be compiled.
+
+    Raises KernelBuildError if it cannot be compiled here: without a compiler, or on a CPU without kernels.
+    """
+    name = _library_name(wanted_sets(), _compiler())
+    try:
+        return find_library(cache_folder() / "kernels", name) is not None
+    except OSError:
+        return False
 
 
 def _has_dot_products() -> bool:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 FEW_PROGRAMS = 256
 """Up to this many Triton programs leave a GPU partly idle, so each one reads larger blocks of keys."""
-SPLIT_KEYS = 1024
+SPLIT_KEYS = 8192
 """From this many cached keys on, several programs share the keys of one row and key-value head."""
 KEYS_PER_SPLIT = 256
 """The fewest keys of one of these programs."""

@@ -6,7 +6,6 @@ cross-attention. A model creates an empty cache (`new_cache`) and keeps no refer
 to its self-attention and cross-attention part.
 """
 
-from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
 
@@ -73,44 +72,6 @@ class KVCache:
         self.has_padding = False
         self.length = 0
         self.memory_is_ready = False
-
-    @classmethod
-    def joined(cls, parts: "Sequence[KVCache]", *, lengths: Sequence[int], capacity: int) -> "KVCache":
-        """Return a new cache with the sequences of all `parts`, right-aligned, and a capacity of at least `capacity`.
-
-        `lengths` has one number per sequence, in the order of `parts`: only that many of its last tokens are kept.
-        Shorter sequences are padded on the left, shorter encoder outputs on the right.
-        """
-        length, rows = max(lengths), sum(part.batch_size for part in parts)
-        memory_length = max(part.memory_length for part in parts)
-        like = parts[0].keys[0]
-        whole = cls(
-            n_layers=len(parts[0].keys),
-            batch_size=rows,
-            capacity=max(capacity, length),
-            n_kv_heads=like.shape[1],
-            head_dim=like.shape[3],
-            memory_length=memory_length,
-            dtype=like.dtype,
-            device=like.device,
-        )
-        first = 0
-        for part in parts:
-            here = slice(first, first + part.batch_size)
-            kept = min(length, part.length)
-            for name in ("keys", "values"):
-                for new, old in zip(getattr(whole, name), getattr(part, name), strict=True):
-                    new[here, :, length - kept : length] = old[:, :, part.length - kept : part.length]
-            for name in ("memory_keys", "memory_values"):
-                for new, old in zip(getattr(whole, name), getattr(part, name), strict=True):
-                    new[here, :, : old.shape[2]] = old
-            first = here.stop
-        places = torch.arange(length, 0, -1, device=whole.real.device)
-        whole.real[:, :length] = places <= torch.tensor(lengths, device=whole.real.device)[:, None]
-        whole.has_padding = min(lengths) < length
-        whole.length = length
-        whole.memory_is_ready = all(part.memory_is_ready for part in parts) and memory_length > 0
-        return whole
 
     @property
     def batch_size(self) -> int:

@@ -32,8 +32,8 @@ class Int8Linear(nn.Module):
     def __init__(self, linear: nn.Linear, *, relu: bool = False):
         super().__init__()
         weight = linear.weight.detach().float()
-        scales = (weight.abs().amax(1) / 127).clamp_min(1e-30)
-        packed = cpp_kernels().pack_int8((weight / scales[:, None]).round().to(torch.int8))
+        scales = (_largest_magnitudes(weight) / 127).clamp_min(1e-30)
+        packed = cpp_kernels().pack_int8(_round_to_int8(weight, scales))
         bias = None if linear.bias is None else linear.bias.detach().float().clone()
         # Plain attributes instead of buffers, whose lookup is slow: a step calls about fifty such layers.
         self._weights = (
@@ -49,6 +49,24 @@ class Int8Linear(nn.Module):
         """Return the output of the layer for x: (..., in_features) -> (..., out_features)."""
         y: Tensor = self._linear(x, *self._weights)
         return y
+
+
+def _largest_magnitudes(weight: Tensor) -> Tensor:
+    """Return the largest magnitude of each row of the weights (out, in), without a copy of them."""
+    least, largest = weight.aminmax(dim=1)
+    return torch.maximum(-least, largest)
+
+
+def _round_to_int8(weight: Tensor, scales: Tensor) -> Tensor:
+    """Return the weights (out, in) divided by the scales (out,) and rounded to int8.
+
+    They are computed in blocks of rows, because the float quotients of a large vocabulary take much memory.
+    """
+    rounded = torch.empty(weight.shape, dtype=torch.int8)
+    for rows in range(0, len(weight), 1024):
+        block = slice(rows, rows + 1024)
+        rounded[block] = (weight[block] / scales[block, None]).round_()
+    return rounded
 
 
 class PackedWeights:
@@ -103,7 +121,7 @@ class TorchInt8Linear(nn.Module):
         super().__init__()
         engine = torch_int8_engine() if engine is None else engine
         weight = linear.weight.detach().float()
-        self._scales = (weight.abs().amax(1) / 127).clamp_min(1e-30)
+        self._scales = (_largest_magnitudes(weight) / 127).clamp_min(1e-30)
         self._bias = None if linear.bias is None else linear.bias.detach().float().clone()
         self._packed = _pack(weight / self._scales[:, None], engine, _highest_level(engine))
         self._range = _range_rows(self._packed.highest, weight.shape[1])

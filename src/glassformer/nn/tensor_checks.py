@@ -1,5 +1,7 @@
 """Checks of tensor arguments. Each error message has the argument's `name`, its value and what was expected."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -32,6 +34,20 @@ def check_ids(name: str, ids: Tensor, vocab_size: int) -> None:
     if ids.device.type != "cpu" or torch.compiler.is_compiling() or ids.numel() == 0:
         return
     low, high = (int(bound) for bound in ids.aminmax())
+    _check_id_range(name, low, high, vocab_size)
+
+
+def check_id_list(name: str, ids: Sequence[int], vocab_size: int) -> None:
+    """Raise ValueError unless all `ids`, a list of Python numbers, are from 0 to vocab_size - 1.
+
+    Call it before the ids are copied to a GPU. There, looking up a wrong id makes the GPU unusable for the rest of the
+    process, and reading the ids back to check them would synchronize the device.
+    """
+    if len(ids):
+        _check_id_range(name, min(ids), max(ids), vocab_size)
+
+
+def _check_id_range(name: str, low: int, high: int, vocab_size: int) -> None:
     if low < 0 or high >= vocab_size:
         wrong = low if low < 0 else high
         raise ValueError(f"{name} holds the id {wrong}: expected ids from 0 to {vocab_size - 1}")

@@ -2,16 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from glassformer.decoding import GenerationConfig
-from glassformer.metrics.exact_match import score_answers
-from glassformer.metrics.scores import Scores
 from glassformer.models import EncoderDecoderModel
 from glassformer.pipelines.examples import THEREFORE, Question, as_source
 from glassformer.pipelines.pipeline import LineAnswer, LineRequest, Pair, answer_of, check_text, each_pair
 from glassformer.pipelines.seq2seq_pipeline import Seq2SeqPipeline
 from glassformer.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:  # `glassformer run` imports no metrics
+    from glassformer.metrics.scores import Scores
 
 
 class ReasonedAnswer(NamedTuple):
@@ -100,8 +101,10 @@ class Answerer(Seq2SeqPipeline[Question]):
         reasoned = self._reasoned(written)
         return {"answer": reasoned.answer, "evidence": reasoned.evidence} if self._quotes else {"answer": written}
 
-    def score(self, examples: Sequence[Question]) -> Scores:
+    def score(self, examples: Sequence[Question]) -> "Scores":
         """Generate an answer to each question and return exact match and F1, as SQuAD defines them."""
+        from glassformer.metrics.exact_match import score_answers
+
         found = self.answers([(example.question, example.context) for example in examples])
         return score_answers(found, [example.answers for example in examples])
 

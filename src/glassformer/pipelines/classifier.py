@@ -2,13 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple, overload
+from typing import TYPE_CHECKING, NamedTuple, overload
 
 import torch
 from torch import Tensor
 
-from glassformer.metrics.accuracy import confusion, confusion_tables, score_classes, score_label_sets
-from glassformer.metrics.scores import Scores
 from glassformer.models import EncoderModel
 from glassformer.pipelines.encoder_pipeline import EncoderPipeline, Reader, Texts, unknown_label
 from glassformer.pipelines.examples import LabeledExample
@@ -20,6 +18,9 @@ from glassformer.pipelines.pipeline import (
     as_json_number,
     check_inputs,
 )
+
+if TYPE_CHECKING:  # `glassformer run` imports no metrics
+    from glassformer.metrics.scores import Scores
 
 
 class Prediction(NamedTuple):
@@ -40,18 +41,18 @@ class Classifier(EncoderPipeline[LabeledExample]):
         super().__init__(model, reader, labels=list(labels), multi_label=multi_label)
         self.labels, self.multi_label = list(labels), multi_label
 
-    def probabilities(self, texts: str | ManyInputs, *, max_batch_tokens: int = 8192) -> Tensor:
+    def probabilities(self, texts: str | ManyInputs, *, batch_tokens: int | None = None) -> Tensor:
         """Return the probability of each label, in the order of `labels`.
 
         A list of N texts or pairs of texts gives a tensor (N, labels), and one string gives a tensor (labels,).
         """
         if isinstance(texts, str):
-            return self.probabilities([texts], max_batch_tokens=max_batch_tokens)[0]
+            return self.probabilities([texts], batch_tokens=batch_tokens)[0]
         inputs = check_inputs(texts)
         if not inputs:
             return torch.empty(0, len(self.labels))
-        rows = self.read(inputs)
-        scores = torch.stack(self.answers(rows, max_batch_tokens=max_batch_tokens))
+        rows = self._read_inputs(inputs)
+        scores = torch.stack(self.answers(rows, batch_tokens=batch_tokens))
         return scores.sigmoid() if self.multi_label else scores.softmax(-1)
 
     @overload
@@ -90,11 +91,13 @@ class Classifier(EncoderPipeline[LabeledExample]):
             answers.append(LineAnswer(",".join(names), {**first, "labels": labels}, texts, scores))
         return answers
 
-    def score(self, examples: Sequence[LabeledExample]) -> Scores:
+    def score(self, examples: Sequence[LabeledExample]) -> "Scores":
         """Classify the examples and return accuracy and macro-F1; with `multi_label` micro-F1, macro-F1 and accuracy.
 
         Without `multi_label`, the confusion matrix is added unless there are too many classes to show.
         """
+        from glassformer.metrics.accuracy import confusion_tables, score_classes, score_label_sets
+
         found, true = self._compare(examples)
         if self.multi_label:
             return score_label_sets(found, true)
@@ -106,6 +109,8 @@ class Classifier(EncoderPipeline[LabeledExample]):
 
         Rows and columns are in the order of `labels`.
         """
+        from glassformer.metrics.accuracy import confusion
+
         found, true = self._compare(examples)
         return confusion([labels[0] for labels in found], [labels[0] for labels in true], self.labels)
 

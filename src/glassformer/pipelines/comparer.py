@@ -1,14 +1,11 @@
 """Compare two texts by the cosine of their vectors, to score their similarity or to detect paraphrases."""
 
 from collections.abc import Sequence
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from typing_extensions import override
 
 from glassformer.data.corpora.synthetic_pairs import ScoredPair
-from glassformer.metrics.accuracy import score_binary
-from glassformer.metrics.correlation import score_correlation
-from glassformer.metrics.scores import Scores
 from glassformer.models import EncoderModel
 from glassformer.pipelines.encoder_pipeline import EncoderPipeline, Reader
 from glassformer.pipelines.pipeline import (
@@ -20,6 +17,9 @@ from glassformer.pipelines.pipeline import (
     check_text,
     each_pair,
 )
+
+if TYPE_CHECKING:  # `glassformer run` imports no metrics
+    from glassformer.metrics.scores import Scores
 
 
 class PairPipeline(EncoderPipeline[ScoredPair]):
@@ -77,8 +77,10 @@ class Comparer(PairPipeline):
         return answers
 
     @override
-    def score(self, examples: Sequence[ScoredPair]) -> Scores:
+    def score(self, examples: Sequence[ScoredPair]) -> "Scores":
         """Return Spearman's and Pearson's correlation of the cosines with the examples' scores, in percent."""
+        from glassformer.metrics.correlation import score_correlation
+
         return score_correlation(self.cosines([pair[:2] for pair in examples]), [pair.score for pair in examples])
 
     def _on_scale(self, cosine: float) -> float:
@@ -134,10 +136,12 @@ class ParaphraseDetector(PairPipeline):
         return answers
 
     @override
-    def score(self, examples: Sequence[ScoredPair]) -> Scores:
+    def score(self, examples: Sequence[ScoredPair]) -> "Scores":
         """Decide for each example whether it is a paraphrase, and return F1 and accuracy in percent.
 
         F1 is that of the class of paraphrases. The decisions use the current `threshold`.
         """
+        from glassformer.metrics.accuracy import score_binary
+
         found = [cosine >= self.threshold for cosine in self.cosines([pair[:2] for pair in examples])]
         return score_binary(found, [pair.score > 0.5 for pair in examples])

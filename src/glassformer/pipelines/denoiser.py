@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -12,16 +13,23 @@ from glassformer.data.batching.noised_batches import DenoisingBatches
 from glassformer.data.batching.text_rows import InMemoryRows, Rows
 from glassformer.data.readers.plain_texts import PlainText
 from glassformer.decoding import GenerationConfig
-from glassformer.metrics.scores import Scores
-from glassformer.metrics.token_accuracy import score_token_accuracy
 from glassformer.models import EncoderDecoderModel
 from glassformer.pipelines.blanks import BLANK, fill_in, put_marks, texts_of, without_blanks
 from glassformer.pipelines.examples import NoiseName
-from glassformer.pipelines.pipeline import Candidate, LineAnswer, LineRequest, answer_of, candidate_of
+from glassformer.pipelines.pipeline import (
+    WRITING_BATCH_TOKENS,
+    Candidate,
+    LineAnswer,
+    LineRequest,
+    answer_of,
+    candidate_of,
+)
 from glassformer.pipelines.seq2seq_pipeline import Seq2SeqPipeline
 from glassformer.text import Tokenizer
 from glassformer.text.tokenizer import PAD
-from glassformer.training.losses import label_smoothed_cross_entropy
+
+if TYPE_CHECKING:  # `glassformer run` imports no metrics
+    from glassformer.metrics.scores import Scores
 
 MASK, SENTINEL = "<mask>", "<extra_id_{}>"
 """Special tokens that replace hidden text. The noise "infilling" uses MASK for every span. The noise "spans" numbers
@@ -80,9 +88,11 @@ class Denoiser(Seq2SeqPipeline[PlainText]):
             if len(marks) < len(places):
                 raise ValueError(f"a line has {len(places)} blanks: expected at most {len(marks)}")
             ids = put_marks(one, places, marks)
-            sources.append(self._read(ids[:-1]))  # END is put back
+            sources.append(ids[:-1])  # `_read` puts END back
         answers = [[Candidate(line)] for line in lines]
-        for index, several in zip(with_blanks, self._generate(sources, config, request.with_scores), strict=True):
+        for index, several in zip(
+            with_blanks, self._generate(self._read(sources), config, request.with_scores), strict=True
+        ):
             filled = [self._filled(lines[index], written.tokens) for written in several]
             pairs = zip(several, filled, strict=True)
             answers[index] = [candidate_of(written, text, config.length_penalty) for written, text in pairs]
@@ -98,20 +108,26 @@ class Denoiser(Seq2SeqPipeline[PlainText]):
             return decode(tokens)
         return fill_in(line, map(decode, written_spans(tokens, self.marks).values()))
 
-    def score(self, examples: Sequence[PlainText]) -> Scores:
+    def score(self, examples: Sequence[PlainText]) -> "Scores":
         """Corrupt the examples and return how well the model predicts the target tokens: mean loss and accuracy.
 
         Each token is predicted from the correct tokens before it (teacher forcing).
         """
+        from glassformer.metrics.token_accuracy import score_token_accuracy
+        from glassformer.training.losses import label_smoothed_cross_entropy
+
         device = next(self.model.parameters()).device
         was_training = self.model.training
         self.model.eval()
         loss, hits, count = 0.0, 0, 0
         rows = InMemoryRows(texts_of(examples), self.source_tokenizer.encode_batch, longest=self.longest)
-        batches = self.batches(rows, max_tokens=4096, seed=0)
+        batches = self.batches(rows, max_tokens=self.batch_tokens or WRITING_BATCH_TOKENS, seed=0)
         with torch.inference_mode():
             for step in range(len(batches)):
-                batch = batches[step].to(device)
+                batch = batches[step]
+                self.model.source_embeddings.check("source", batch.source)  # on the host: a wrong id makes a GPU
+                self.model.target_embeddings.check("target", batch.target_in)  # unusable
+                batch = batch.to(device)
                 logits = self.model(batch.source, batch.target_in, batch.source_mask, batch.target_mask)
                 logits, answers = logits.flatten(0, 1).float(), batch.target_out.flatten()
                 loss += label_smoothed_cross_entropy(logits, answers, ignore=PAD, reduction="sum").item()

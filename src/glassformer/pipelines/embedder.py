@@ -9,8 +9,16 @@ from torch import Tensor
 from glassformer.checkpoint.hf.folder import read_json_table
 from glassformer.checkpoint.hf.values import UnsupportedModelError
 from glassformer.models import EncoderModel, ModelConfig
+from glassformer.models.blocks_from_config import make_head
 from glassformer.models.heads import Pooling
-from glassformer.pipelines.pipeline import LineAnswer, LineRequest, Pipeline, check_texts, vector_answer
+from glassformer.pipelines.pipeline import (
+    READING_BATCH_TOKENS,
+    LineAnswer,
+    LineRequest,
+    Pipeline,
+    check_texts,
+    vector_answer,
+)
 from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
 
 POOLINGS: dict[str, Pooling] = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "first"}
@@ -27,14 +35,15 @@ class Embedder(Pipeline):
         limits = [limit for limit in (max_len, model.config.max_len) if limit is not None]
         self.max_len = min(limits, default=None)
 
-    def embed(self, texts: str | Sequence[str], *, max_batch_tokens: int = 8192) -> Tensor:
+    def embed(self, texts: str | Sequence[str], *, batch_tokens: int | None = None) -> Tensor:
         """Return a vector of Euclidean length 1 for each text: (N, C) for a list of N texts, (C,) for one string.
 
-        A text longer than `max_len` tokens is cut.
+        A text longer than `max_len` tokens is cut and counted in `n_truncated`.
         """
         if isinstance(texts, str):
-            return self.embed([texts], max_batch_tokens=max_batch_tokens)[0]
-        rows = [self._read(text) for text in check_texts(texts)]
+            return self.embed([texts], batch_tokens=batch_tokens)[0]
+        rows = self._read(check_texts(texts))
+        batch_tokens = batch_tokens or self.batch_tokens or READING_BATCH_TOKENS
         vectors = torch.empty(len(rows), self.model.config.d_model)
         waiting = sorted(range(len(rows)), key=lambda index: -len(rows[index]))
         device = next(self.model.parameters()).device
@@ -42,11 +51,13 @@ class Embedder(Pipeline):
         with torch.inference_mode():
             while waiting:
                 longest = max(len(rows[waiting[0]]), 1)
-                chosen = waiting[: max(1, max_batch_tokens // longest)]
+                chosen = waiting[: max(1, batch_tokens // longest)]
                 waiting = waiting[len(chosen) :]
                 padded = [rows[index] + [pad] * (longest - len(rows[index])) for index in chosen]
                 real = [[True] * len(rows[index]) + [False] * (longest - len(rows[index])) for index in chosen]
-                found = self.model(torch.tensor(padded, device=device), torch.tensor(real, device=device))
+                tokens = torch.tensor(padded)
+                self.model.embeddings.check("tokens", tokens)  # on the host: a wrong id makes a GPU unusable
+                found = self.model(tokens.to(device), torch.tensor(real, device=device))
                 vectors[chosen] = found.float().cpu()
         return vectors
 
@@ -54,11 +65,14 @@ class Embedder(Pipeline):
         """Return the vector of each line as a JSON list."""
         return [vector_answer(row) for row in self.embed(lines).tolist()]
 
-    def _read(self, text: str) -> list[int]:
-        tokens = self.tokenizer.encode(text)
-        if self.max_len is None or len(tokens) <= self.max_len:
-            return tokens
-        return [*tokens[: self.max_len - 1], tokens[-1]]  # keep the last token, which ends the text
+    def _read(self, texts: list[str]) -> list[list[int]]:
+        rows = [self.tokenizer.encode(text) for text in texts]
+        limit = self.max_len
+        if limit is None:
+            return rows
+        self.count_truncated(sum(len(row) > limit for row in rows), len(rows))
+        # Keep the last token, which ends the text.
+        return [row if len(row) <= limit else [*row[: limit - 1], row[-1]] for row in rows]
 
 
 def with_pooling(folder: Path, config: ModelConfig) -> ModelConfig:
@@ -80,10 +94,11 @@ def with_pooling(folder: Path, config: ModelConfig) -> ModelConfig:
 
 
 def as_embedder(model: EncoderModel, folder: Path) -> EncoderModel:
-    """Return the model with its head replaced by an embedding head, which has no parameters. See `with_pooling`."""
-    if model.config.head == "embedding":
-        return model
-    return model.under(with_pooling(folder, model.config)).eval()
+    """Replace the model's head by an embedding head, which has no parameters, and return it. See `with_pooling`."""
+    if model.config.head != "embedding":
+        model.config = with_pooling(folder, model.config)
+        model.head = make_head(model.config)
+    return model.eval()
 
 
 def longest_text(folder: Path) -> int | None:

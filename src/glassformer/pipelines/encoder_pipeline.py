@@ -18,10 +18,16 @@ from glassformer.data.batching.labeled_batches import (
 )
 from glassformer.models import EncoderModel, ModelConfig
 from glassformer.models.heads import pool
-from glassformer.pipelines.pipeline import LineAnswer, answer_lines_with_text, check_texts, vector_answer
+from glassformer.pipelines.pipeline import (
+    READING_BATCH_TOKENS,
+    LineAnswer,
+    answer_lines_with_text,
+    check_texts,
+    vector_answer,
+)
 from glassformer.pipelines.pipeline_registry import TASK
 from glassformer.pipelines.settings import check_settings
-from glassformer.pipelines.trained_pipeline import TrainedPipeline
+from glassformer.pipelines.trained_pipeline import ModelLoader, TrainedPipeline
 from glassformer.progress import Step
 from glassformer.text import Tokenizer
 from glassformer.text.encoded import Encoded
@@ -130,8 +136,8 @@ class EncoderPipeline(TrainedPipeline[Example]):
 
     @override
     @classmethod
-    def read_folder(cls, folder: Path) -> Self:
-        model, settings = cls.open_folder(folder, EncoderModel)
+    def read_folder(cls, folder: Path, read_model: ModelLoader) -> Self:
+        model, settings = cls.open_folder(folder, EncoderModel, read_model)
         reader = Reader.from_folder(folder, settings.pop("tokenizer", None))
         check_settings(cls, settings, folder / TASK)
         return cls(model, reader, **settings)
@@ -148,27 +154,37 @@ class EncoderPipeline(TrainedPipeline[Example]):
         """Tokenize each text or pair of texts, and cut inputs that are longer than the model's `max_len`."""
         return self.reader.read(texts, self.model.config.max_len)
 
-    def embed(self, texts: str | Sequence[str], *, max_batch_tokens: int = 8192) -> Tensor:
+    def _read_inputs(self, texts: Sequence[Texts]) -> list[Encoded]:
+        """Tokenize inputs as `read` does, and count those that are cut in `n_truncated`."""
+        limit = self.model.config.max_len
+        rows = self.reader.read(texts)
+        if limit is None:
+            return rows
+        self.count_truncated(sum(len(row) > limit for row in rows), len(rows))
+        return [row if len(row) <= limit else row.cut(limit) for row in rows]
+
+    def embed(self, texts: str | Sequence[str], *, batch_tokens: int | None = None) -> Tensor:
         """Return a vector of Euclidean length 1 for each text: (N, C) for a list of N texts, (C,) for one string.
 
         It is the normalized mean of the last hidden states. The model's head is not used.
         """
         if isinstance(texts, str):
-            return self.embed([texts], max_batch_tokens=max_batch_tokens)[0]
-        rows = self.read([(text, None) for text in check_texts(texts)])
-        found = self.answers(rows, max_batch_tokens=max_batch_tokens, ask=mean_vectors)
+            return self.embed([texts], batch_tokens=batch_tokens)[0]
+        rows = self._read_inputs([(text, None) for text in check_texts(texts)])
+        found = self.answers(rows, batch_tokens=batch_tokens, ask=mean_vectors)
         return torch.stack(found) if found else torch.empty(0, self.model.config.d_model)
 
     def answers(
-        self, rows: Sequence[Encoded], *, max_batch_tokens: int = 8192, ask: "Ask | None" = None
+        self, rows: Sequence[Encoded], *, batch_tokens: int | None = None, ask: "Ask | None" = None
     ) -> list[Tensor]:
-        """Run the model on tokenized inputs, in batches of at most `max_batch_tokens`, and return one output for each.
+        """Run the model on tokenized inputs, in batches of at most `batch_tokens`, and return one output for each.
 
         `rows` are the inputs, and the outputs have the same order. If the head has one output per token, the outputs
         for padding are left out. `ask` is called with the model and a batch, and returns the outputs of the batch. The
         default, `read_batch`, returns those of the model's head.
         """
         ask = ask or read_batch
+        batch_tokens = batch_tokens or self.batch_tokens or READING_BATCH_TOKENS
         found = [torch.empty(0)] * len(rows)
         waiting = sorted(range(len(rows)), key=lambda index: -len(rows[index]))
         device = next(self.model.parameters()).device
@@ -176,11 +192,13 @@ class EncoderPipeline(TrainedPipeline[Example]):
         self.model.eval()
         with torch.inference_mode(), Step("scoring", len(rows)) as step:
             while waiting:
-                size = max(1, max_batch_tokens // max(len(rows[waiting[0]]), 1))
+                size = max(1, batch_tokens // max(len(rows[waiting[0]]), 1))
                 chosen, waiting = waiting[:size], waiting[size:]
                 batch = make_batch(
                     [LabeledRow(rows[i].ids, rows[i].token_types, 0) for i in chosen], pad=self.reader.pad
                 )
+                # On the host, because a wrong id makes a GPU unusable.
+                self.model.embeddings.check("tokens", batch.tokens)
                 batch = batch.to(device)
                 for index, answer in zip(chosen, ask(self.model, batch).float().cpu(), strict=True):
                     found[index] = answer[: len(rows[index])] if answer.dim() == 2 else answer

@@ -1,14 +1,12 @@
 """Extract the answer to a question from a text: an encoder scores where the answer starts and ends."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, overload
+from typing import TYPE_CHECKING, NamedTuple, overload
 
 import torch
 from torch import Tensor
 
 from glassformer.data.readers.answer_spans import SpanQuestion
-from glassformer.metrics.exact_match import score_answers
-from glassformer.metrics.scores import Scores
 from glassformer.models import EncoderModel
 from glassformer.pipelines.answerer import as_asked
 from glassformer.pipelines.encoder_pipeline import EncoderPipeline, Reader
@@ -23,6 +21,9 @@ from glassformer.pipelines.pipeline import (
 )
 from glassformer.text.encoded import Encoded
 from glassformer.text.text_windows import windows
+
+if TYPE_CHECKING:  # `glassformer run` imports no metrics
+    from glassformer.metrics.scores import Scores
 
 
 class FoundAnswer(NamedTuple):
@@ -54,10 +55,18 @@ class Extractor(EncoderPipeline[SpanQuestion]):
     def windows(self, asked: Sequence[tuple[str, str]]) -> list[list[Encoded]]:
         """Tokenize each (question, context) tuple, and split a context that is too long into overlapping windows.
 
-        Returns a list of windows for each tuple. Each window is a model input and contains the question.
+        Returns a list of windows for each tuple. Each window is a model input and contains the question, of which at
+        most half a window is kept.
         """
-        limit = self.model.config.max_len
-        return [windows(read, limit, self.overlap) for read in self.reader.read(list(asked))]
+        return self._windows(asked)[0]
+
+    def _windows(self, asked: Sequence[tuple[str, str]]) -> tuple[list[list[Encoded]], int]:
+        """Return what `windows` returns, and the number of questions that were cut."""
+        limit, found, n_cut = self.model.config.max_len, [], 0
+        for read in self.reader.read(list(asked)):
+            found.append(windows(read, limit, self.overlap))
+            n_cut += found[-1][0].sources.count(0) < read.sources.count(0)
+        return found, n_cut
 
     @overload
     def find(self, asked: Pair) -> FoundAnswer: ...
@@ -72,7 +81,8 @@ class Extractor(EncoderPipeline[SpanQuestion]):
         return each_pair(asked, self._find, "asked")
 
     def _find(self, asked: list[Pair]) -> list[FoundAnswer]:
-        read = self.windows(asked)
+        read, n_cut = self._windows(asked)
+        self.count_truncated(n_cut, len(asked))
         scores = iter(self.answers([window for several in read for window in several]))
         found = []
         for (_, context), several in zip(asked, read, strict=True):
@@ -105,8 +115,10 @@ class Extractor(EncoderPipeline[SpanQuestion]):
             answers.append(LineAnswer(found.text, record, (found.text,), (found.score,)))
         return answers
 
-    def score(self, examples: Sequence[SpanQuestion]) -> Scores:
+    def score(self, examples: Sequence[SpanQuestion]) -> "Scores":
         """Find an answer to each question and return exact match and F1, as SQuAD defines them."""
+        from glassformer.metrics.exact_match import score_answers
+
         found = self.find([(example.question, example.context) for example in examples])
         return score_answers([one.text for one in found], [example.answers for example in examples])
 

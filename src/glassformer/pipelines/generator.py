@@ -7,6 +7,7 @@ from typing import overload
 from glassformer.decoding import GenerationConfig, TextStream, generate, stream
 from glassformer.models import DecoderModel
 from glassformer.pipelines.pipeline import (
+    WRITING_BATCH_TOKENS,
     Candidate,
     LineAnswer,
     LineRequest,
@@ -18,7 +19,6 @@ from glassformer.pipelines.pipeline import (
     each_text,
 )
 from glassformer.text import Tokenizer
-from glassformer.text.chat import render_chat
 from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
 
 
@@ -70,8 +70,16 @@ class Generator(Pipeline):
     ) -> list[list[Candidate]]:
         """Generate `config.num_return_sequences` continuations of each prompt, which is a list of token ids."""
         config = config or self.generation
-        given = [self._fit(prompt, config) for prompt in prompts]
-        found = generate(self.model, given, config, end=self.end, with_log_probs=with_scores, tokenizer=self.tokenizer)
+        given = self.fit_prompts(prompts, config)
+        found = generate(
+            self.model,
+            given,
+            config,
+            end=self.end,
+            with_log_probs=with_scores,
+            tokenizer=self.tokenizer,
+            batch_tokens=self.batch_tokens or WRITING_BATCH_TOKENS,
+        )
         return [[candidate_of(one, one.text or "", config.length_penalty) for one in several] for several in found]
 
     def stream(self, text: str, config: GenerationConfig | None = None) -> Iterator[str]:
@@ -87,7 +95,7 @@ class Generator(Pipeline):
         config = config or self.generation
         pieces = TextStream(self.tokenizer, config.stop_strings)
         plain = replace(config, stop_strings=())
-        for token in stream(self.model, self._fit(prompt, config), plain, end=self.end):
+        for token in stream(self.model, self.fit_prompts([prompt], config)[0], plain, end=self.end):
             yield pieces.push(token)
             if pieces.is_stopped:
                 return
@@ -105,20 +113,21 @@ class Generator(Pipeline):
 
     def answer_to(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """Tokenize a conversation with the chat template, so that the model continues it with its answer."""
+        from glassformer.text.chat import render_chat  # imports jinja2
+
         template = self.tokenizer.chat_template
         if template is None or isinstance(self.tokenizer, Tokenizer):
             raise ValueError("the model has no chat template: expected a model that was trained for conversations")
         return render_chat(messages, template, self.tokenizer)
 
-    def _fit(self, prompt: list[int], config: GenerationConfig) -> list[int]:
-        """Return the prompt, or if it does not fit into the model's context, only its last tokens.
+    def fit_prompts(self, prompts: Sequence[list[int]], config: GenerationConfig) -> list[list[int]]:
+        """Return prompts that fit into the model's context. With `truncate`, a longer prompt keeps its beginning only.
 
         A cut prompt is so short that `config.max_new_tokens` fit after it, but not shorter than half of the context.
         """
         limit = self.model.config.max_len
-        if limit is None or len(prompt) < limit:
-            return prompt
-        return prompt[-max(limit - config.max_new_tokens, limit // 2, 1) :]
+        kept = None if limit is None else max(limit - config.max_new_tokens, limit // 2, 1)
+        return self.fit_inputs(prompts, limit, lambda prompt: prompt[:kept])
 
 
 def said(text: str, system: str | None = None) -> list[dict[str, str]]:

@@ -1,25 +1,25 @@
-"""A decoder trained with Glassformer, which continues texts of any length and is scored by how well it predicts texts.
+"""A decoder trained with Glassformer, which writes texts of any length and is scored by how well it predicts texts.
 
-A text longer than the model's context is generated in several context windows: when one is full, the next starts with
-the last half of the text. The code calls them rounds.
+A prompt must fit into the model's context, but the text after it may be longer. It is generated in several context
+windows: when one is full, the next starts with the last half of the text. The code calls them rounds.
 """
 
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self, overload
+from typing import TYPE_CHECKING, Any, Self, overload
 
 from typing_extensions import override
 
 from glassformer.data.readers.text_documents import Document
 from glassformer.decoding import GeneratedText, GenerationConfig, TextStream, generate, stream
 from glassformer.decoding.scoring import score_long_texts
-from glassformer.metrics.perplexity import score_perplexity
-from glassformer.metrics.scores import Scores
 from glassformer.models import DecoderModel
 from glassformer.pipelines.generator import Generator
 from glassformer.pipelines.pipeline import (
+    READING_BATCH_TOKENS,
+    WRITING_BATCH_TOKENS,
     Candidate,
     LineAnswer,
     LineRequest,
@@ -32,9 +32,12 @@ from glassformer.pipelines.pipeline import (
 from glassformer.pipelines.pipeline_registry import TASK
 from glassformer.pipelines.seq2seq_pipeline import GENERATION, read_search
 from glassformer.pipelines.settings import check_settings
-from glassformer.pipelines.trained_pipeline import TrainedPipeline
+from glassformer.pipelines.trained_pipeline import ModelLoader, TrainedPipeline
 from glassformer.text import Tokenizer
 from glassformer.text.tokenizer import END, UNKNOWN
+
+if TYPE_CHECKING:  # `glassformer run` imports no metrics
+    from glassformer.metrics.scores import Scores
 
 SEEDS_APART = 1000
 """The difference between the random seeds of two samples of a prompt. Each further context window adds 1 to a seed."""
@@ -79,8 +82,8 @@ class LanguageModel(Generator, TrainedPipeline[Document]):
 
     @override
     @classmethod
-    def read_folder(cls, folder: Path) -> Self:
-        model, about = cls.open_folder(folder, DecoderModel)
+    def read_folder(cls, folder: Path, read_model: ModelLoader) -> Self:
+        model, about = cls.open_folder(folder, DecoderModel, read_model)
         check_settings(cls, about, folder / TASK)
         tokenizer = Tokenizer.load(folder / "tokenizer.json")
         return cls(model, tokenizer, read_search(folder), **about)
@@ -148,7 +151,7 @@ class LanguageModel(Generator, TrainedPipeline[Document]):
         """
         config = config or self.generation
         copies = config.num_return_sequences
-        drafts = [[_Draft(prompt) for _ in range(copies)] for prompt in prompts]
+        drafts = [[_Draft(prompt) for _ in range(copies)] for prompt in self.fit_prompts(prompts, config)]
         # The copies of a prompt are generated together in the first round. Later each has its own context.
         groups, round_number = [(0, drafts)] if drafts else [], 0
         while groups:
@@ -156,9 +159,15 @@ class LanguageModel(Generator, TrainedPipeline[Document]):
                 # Unfinished texts have about the same length; the longest remaining length is generated for all.
                 part = self._part(config, max(config.max_new_tokens - len(row[0].tokens) for row in rows), round_number)
                 part = replace(part, num_return_sequences=len(rows[0]), seed=part.seed + SEEDS_APART * copy)
-                given = [self._fit(row[0].prompt + row[0].tokens, part) for row in rows]
+                given = [self._window(row[0].prompt + row[0].tokens) for row in rows]
                 found = generate(
-                    self.model, given, part, end=self.end, with_log_probs=with_scores, tokenizer=self.tokenizer
+                    self.model,
+                    given,
+                    part,
+                    end=self.end,
+                    with_log_probs=with_scores,
+                    tokenizer=self.tokenizer,
+                    batch_tokens=self.batch_tokens or WRITING_BATCH_TOKENS,
                 )
                 for row, several in zip(rows, found, strict=True):
                     for draft, written in zip(row, several, strict=True):
@@ -179,13 +188,14 @@ class LanguageModel(Generator, TrainedPipeline[Document]):
     def stream_after(self, prompt: list[int], config: GenerationConfig | None = None) -> Iterator[str]:
         """Yield the continuation of a prompt of token ids piece by piece. The pieces add up to `write_after`'s text."""
         config = config or self.generation
+        (prompt,) = self.fit_prompts([prompt], config)
         pieces = TextStream(self.tokenizer, config.stop_strings)
         written: list[int] = []
         round_number = 0
         while len(written) < config.max_new_tokens:
             left = config.max_new_tokens - len(written)
             part = replace(self._part(config, left, round_number), stop_strings=())
-            given = self._fit(prompt + written, part)
+            given = self._window(prompt + written)
             room = min(left, self.context - len(given) + 1)
             new = 0
             for token in stream(self.model, given, part, end=self.end):
@@ -212,26 +222,38 @@ class LanguageModel(Generator, TrainedPipeline[Document]):
             prefix=() if round_number else config.prefix,
         )
 
-    def _fit(self, prompt: list[int], config: GenerationConfig) -> list[int]:
-        """Return the prompt. If it is as long as the context or longer, return only its end, half a context long."""
-        return prompt if len(prompt) < self.context else prompt[-max(self.context // 2, 1) :]
+    @override
+    def fit_prompts(self, prompts: Sequence[list[int]], config: GenerationConfig) -> list[list[int]]:
+        """Return prompts that fit into the context. With `truncate`, a longer prompt keeps its beginning only.
+
+        A prompt may fill the context, because a text can be longer than the context.
+        """
+        return self.fit_inputs(prompts, self.context, lambda prompt: prompt[: self.context])
+
+    def _window(self, text: list[int]) -> list[int]:
+        """Return the prompt and what was written after it. If they exceed the context, return the last half context."""
+        return text if len(text) <= self.context else text[-max(self.context // 2, 1) :]
 
     def scoring_method(self) -> str:
         """Describe the sliding windows in which `score` reads a long text."""
         return windows_in_words(self.context, max(1, self.context // 2))
 
-    def score(self, examples: Sequence[Document], *, stride: int | None = None) -> Scores:
+    def score(self, examples: Sequence[Document], *, stride: int | None = None) -> "Scores":
         """Return bits per byte, nats per token and perplexity. Each token of each text is predicted once.
 
         A long text is read in windows of one context, `stride` tokens apart (by default half the context). If the model
         was trained on documents, the END token of each text is predicted and counted too. Bytes are counted after the
         tokenizer's normalization, such as lower-casing.
         """
+        from glassformer.metrics.perplexity import score_perplexity
+        from glassformer.metrics.scores import Scores
+
         texts = self.tokenizer.encode_batch([example.text for example in examples])
         last = [END] if self.has_documents else []
         rows = [[*self.start, *tokens, *last] for tokens in texts]
         step = max(1, self.context // 2) if stride is None else stride
-        nats = -sum(score_long_texts(self.model, rows, context=self.context, stride=step))
+        size = self.batch_tokens or READING_BATCH_TOKENS
+        nats = -sum(score_long_texts(self.model, rows, context=self.context, stride=step, batch_tokens=size))
         n_bytes = sum(len(self.tokenizer.normalize(example.text).encode()) for example in examples)
         scores = score_perplexity(
             nats, sum(len(row) - 1 for row in rows), n_bytes, by_character=self.tokenizer.is_of_characters

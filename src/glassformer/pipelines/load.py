@@ -1,10 +1,12 @@
 """Load a model from disk, in Glassformer's format or that of another library, as a pipeline."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from glassformer.base.checks import check_positive
 from glassformer.checkpoint import load_model
 from glassformer.checkpoint.external_formats import is_external, read_external, read_origin
 from glassformer.checkpoint.hf import family_by_type
@@ -18,9 +20,9 @@ from glassformer.pipelines.generator import Generator
 from glassformer.pipelines.pipeline_registry import pipeline_named, read_about
 from glassformer.pipelines.seq2seq_pipeline import GENERATION, check_cost
 from glassformer.pipelines.text_to_text import TextToText
-from glassformer.pipelines.trained_pipeline import TrainedPipeline
-from glassformer.runtime.devices import choose_device
-from glassformer.runtime.prepare_model import DtypeName, Quantization, prepare_model, read_dtype
+from glassformer.pipelines.trained_pipeline import ModelLoader, TrainedPipeline
+from glassformer.runtime.choose_runner import CompileChoice, check_compile, compile_steps
+from glassformer.runtime.prepare_model import DtypeName, Quantization, choose_preparation
 from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
 
 Loaded = TrainedPipeline[Any] | Generator | Embedder | TextToText
@@ -32,14 +34,20 @@ def load(
     device: torch.device | str = "auto",
     dtype: torch.dtype | DtypeName = "auto",
     quantize: Quantization = "none",
+    compile: CompileChoice = "auto",
+    batch_tokens: int | None = None,
+    truncate: bool = False,
     allow_pickle: bool = False,
 ) -> Loaded:
     """Load a model as a pipeline that is ready to use.
 
     A model trained with Glassformer gives the pipeline of its task, such as a `Translator` or a `Classifier`. For
     Hugging Face folders, GGUF files and llama2.c files, a decoder gives a `Generator`, an encoder an `Embedder` and an
-    encoder-decoder a `TextToText`; `dtype` and `allow_pickle` (which also reads pytorch_model.bin) apply only to these.
+    encoder-decoder a `TextToText`; `allow_pickle` (which also reads pytorch_model.bin) applies only to these.
     Nothing is downloaded, and no code in the files is run.
+
+    Weights are read one tensor at a time, and each layer is quantized as soon as it has been read. So loading needs
+    little more memory than the larger of the file and the loaded model.
 
     Args:
         path: A model folder, or a GGUF or llama2.c file.
@@ -48,6 +56,12 @@ def load(
             file stay as they are stored with "auto" on a CPU, and are expanded otherwise.
         quantize: "int8" computes with 8-bit weights on the CPU: several times as fast, with nearly the same results.
             "int4" computes with 4-bit weights: half the memory of int8, and less exact.
+        compile: "on" compiles the decoding steps of a model that generates text. That takes half a minute or more for
+            each batch shape, and pays off if many texts follow. "auto" does not compile.
+        batch_tokens: The most tokens of a batch, padding included; None is 4096 where texts are written, and 8192 where
+            they are only read. More tokens are faster on large machines and take more memory.
+        truncate: Cut inputs that are longer than the model's limit, and count them in the pipeline's `n_truncated`. By
+            default a model that writes text raises a ValueError, and an encoder cuts them and logs a warning.
         allow_pickle: Also read weights from pytorch_model.bin, with a reader that accepts only tensors.
 
     >>> import glassformer as gf
@@ -56,27 +70,37 @@ def load(
     ['...']
     """
     path = Path(path)
-    stored = torch.float32 if quantize != "none" else read_dtype(dtype)
+    if batch_tokens is not None:
+        check_positive("batch_tokens", batch_tokens)
+    prepared = choose_preparation(device=device, dtype=dtype, quantize=quantize)
+    read_model = partial(
+        load_model,
+        dtype=prepared.dtype,
+        when_filled=prepared.prepare_module,
+        keep_quantized=prepared.keeps_quantized,
+    )
     with naming_errors(path):
-        keep = quantize == "none" and dtype == "auto" and choose_device(str(device)).type == "cpu"
-        pipeline: Any = _load(path, stored, allow_pickle, keep)
-    pipeline.model = prepare_model(pipeline.model, device=device, dtype=dtype, quantize=quantize)
+        pipeline: Any = _load(path, read_model, allow_pickle)
+    pipeline.model = prepared.finish(pipeline.model)
+    if check_compile(compile) == "on":
+        if not isinstance(pipeline.model, DecoderModel | EncoderDecoderModel):
+            raise ValueError(f"compile='on': {path} holds an encoder, which makes no decoding steps: expected 'auto'")
+        compile_steps(pipeline.model)
+    pipeline.batch_tokens, pipeline.truncate = batch_tokens, truncate
     loaded: Loaded = pipeline
     return loaded
 
 
-def _load(path: Path, dtype: torch.dtype, allow_pickle: bool, keep_quantized: bool) -> Loaded:
+def _load(path: Path, read_model: ModelLoader, allow_pickle: bool) -> Loaded:
     foreign = read_external(path, allow_pickle=allow_pickle) if is_external(path) else None
     origin = foreign.config if foreign is not None else read_origin(path)
     if origin is None:
-        found: Loaded = pipeline_named(read_about(path)["task"]).from_folder(path)
+        found: Loaded = pipeline_named(read_about(path)["task"]).from_folder(path, read_model)
         return found
     is_encoder = family_by_type(origin.get("model_type")).kind == "encoder"
-    model = load_model(
+    model = read_model(
         path,
-        dtype=dtype,
         allow_pickle=allow_pickle,
-        keep_quantized=keep_quantized,
         adapt=(lambda config: with_pooling(path, config)) if is_encoder else None,
     )
     if foreign is not None and foreign.tokenizer_json is not None:

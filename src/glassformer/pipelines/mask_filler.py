@@ -1,7 +1,7 @@
 """A pretrained masked language model (BERT) that fills in blanks with one token each."""
 
 from collections.abc import Sequence
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import torch
@@ -12,16 +12,16 @@ from glassformer.data.batching.labeled_batches import IGNORED, LabeledBatch
 from glassformer.data.batching.noised_batches import MaskedBatch, MaskedBatches, SurroundingTokens
 from glassformer.data.batching.text_rows import InMemoryRows, Rows
 from glassformer.data.readers.plain_texts import PlainText
-from glassformer.metrics.scores import Scores
-from glassformer.metrics.token_accuracy import score_token_accuracy
 from glassformer.models import EncoderModel
 from glassformer.pipelines.blanks import BLANK, fill_in, put_marks, texts_of, without_blanks
 from glassformer.pipelines.encoder_pipeline import EncoderPipeline, Reader, read_batch
-from glassformer.pipelines.pipeline import LineAnswer, LineRequest, ManyTexts, each_text
+from glassformer.pipelines.pipeline import READING_BATCH_TOKENS, LineAnswer, LineRequest, ManyTexts, each_text
 from glassformer.text import Tokenizer
 from glassformer.text.encoded import Encoded
 from glassformer.text.tokenizer import UNKNOWN
-from glassformer.training.losses import label_smoothed_cross_entropy
+
+if TYPE_CHECKING:  # `glassformer run` imports no metrics
+    from glassformer.metrics.scores import Scores
 
 MASK = "<mask>"
 """The mask token of tokenizers that were trained with Glassformer."""
@@ -47,18 +47,23 @@ class MaskFiller(EncoderPipeline[PlainText]):
     def fill(self, lines: str | ManyTexts) -> str | list[str]:
         """Return each line with its blanks (`___`) replaced by the most likely token. One string gives one string.
 
-        A line without blanks is returned unchanged.
+        A line without blanks is returned unchanged. Blanks beyond the model's limit stay; such lines are counted in
+        `n_truncated`.
         """
         return each_text(lines, self._fill, "lines")
 
     def _fill(self, lines: list[str]) -> list[str]:
         cut = [without_blanks(line) for line in lines]
         mask, limit, rows, asked = mask_of(self.reader), self.model.config.max_len, [], []
+        n_cut = 0
         for (_, places), read in zip(cut, self.reader.read([(line, None) for line, _ in cut]), strict=True):
-            ids = put_marks(read, places, [mask] * len(places))[:limit]
+            marked = put_marks(read, places, [mask] * len(places))
+            ids = marked[:limit]
+            n_cut += len(ids) < len(marked)
             asked.append([place for place, token in enumerate(ids) if token == mask and places])
             n = len(ids)
             rows.append(Encoded(ids, read.spans[:n], read.token_types[:n], read.sources[:n]))
+        self.count_truncated(n_cut, len(lines))
         words = words_of(self.reader, self.model)
 
         def likeliest(model: nn.Module, batch: LabeledBatch) -> Tensor:
@@ -78,21 +83,25 @@ class MaskFiller(EncoderPipeline[PlainText]):
         texts = [next(filled) if BLANK in line else line for line in lines]
         return [LineAnswer(text, {"text": text}) for text in texts]
 
-    def score(self, examples: Sequence[PlainText]) -> Scores:
+    def score(self, examples: Sequence[PlainText]) -> "Scores":
         """Mask tokens of the examples and return the mean loss and the accuracy of predicting them.
 
         The same tokens are masked in every call.
         """
+        from glassformer.metrics.token_accuracy import score_token_accuracy
+        from glassformer.training.losses import label_smoothed_cross_entropy
+
         device = next(self.model.parameters()).device
         was_training = self.model.training
         self.model.eval()
         loss, hits, count = 0.0, 0, 0
-        batches = self.batches(
-            InMemoryRows(texts_of(examples), self.encode, longest=self.longest), max_tokens=8192, seed=0
-        )
+        rows = InMemoryRows(texts_of(examples), self.encode, longest=self.longest)
+        batches = self.batches(rows, max_tokens=self.batch_tokens or READING_BATCH_TOKENS, seed=0)
         with torch.inference_mode():
             for step in range(len(batches)):
-                batch = batches[step].to(device)
+                batch = batches[step]
+                self.model.embeddings.check("tokens", batch.tokens)  # on the host: a wrong id makes a GPU unusable
+                batch = batch.to(device)
                 logits = masked_answers(self.model, batch).flatten(0, 1).float()
                 answers = batch.answers.flatten()
                 loss += label_smoothed_cross_entropy(logits, answers, ignore=IGNORED, reduction="sum").item()

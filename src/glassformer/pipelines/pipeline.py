@@ -1,6 +1,7 @@
 """`Pipeline`, the base class of all pipelines, with the checks of their inputs and the answers that they return."""
 
 import json
+import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,6 +13,7 @@ from glassformer.base.checks import shown
 if TYPE_CHECKING:
     from glassformer.decoding import GeneratedText, GenerationConfig
 
+_LOG = logging.getLogger(__name__)
 ManyTexts = list[str] | tuple[str, ...]
 """A list of texts. Not `Sequence[str]`, because a string is a sequence of its characters."""
 Pair = tuple[str, str]
@@ -20,6 +22,8 @@ Input = tuple[str, str | None]
 """An input of an encoder: a text and None, or a pair of texts."""
 ManyInputs = ManyTexts | Sequence[Input] | list[str | Input] | list[Pair]
 T = TypeVar("T")
+WRITING_BATCH_TOKENS, READING_BATCH_TOKENS = 4096, 8192
+"""Default of `Pipeline.batch_tokens` where texts are written, and where they are only read."""
 
 
 def each_text(texts: object, answer: Callable[[list[str]], list[T]], name: str = "texts") -> T | list[T]:
@@ -195,6 +199,45 @@ def answer_lines_with_text(
 
 class Pipeline(ABC):
     """A model with its tokenizer, ready to use on texts: the base class of all pipelines."""
+
+    truncate: bool = False
+    """Whether an input that is longer than the model's limit is cut. Otherwise a model that writes text raises a
+    ValueError, and an encoder cuts the input and logs a warning."""
+    batch_tokens: int | None = None
+    """The most padded input tokens of a batch, counted once per beam or sample. None is WRITING_BATCH_TOKENS where
+    texts are written, and READING_BATCH_TOKENS where they are only read."""
+    n_truncated: int = 0
+    """How many inputs have been cut so far."""
+
+    def fit_inputs(
+        self, inputs: Sequence[list[int]], limit: int | None, cut: Callable[[list[int]], list[int]]
+    ) -> list[list[int]]:
+        """Return tokenized inputs that the model can read: those of more than `limit` tokens are passed to `cut`.
+
+        They are counted in `n_truncated`. Without `truncate`, the first of them raises a ValueError instead.
+        """
+        if limit is None:
+            return list(inputs)
+        long = [index for index, tokens in enumerate(inputs) if len(tokens) > limit]
+        if long and not self.truncate:
+            name = "the input" if len(inputs) == 1 else f"input {long[0]}"
+            raise ValueError(
+                f"{name} has {len(inputs[long[0]])} tokens: expected at most {limit}, the most that the model reads; "
+                "--truncate (in Python truncate=True) cuts what is longer"
+            )
+        self.n_truncated += len(long)
+        return [cut(tokens) if len(tokens) > limit else tokens for tokens in inputs]
+
+    def truncation_note(self) -> str:
+        """Return a sentence that says how many inputs were cut; "" if there were none."""
+        count = f"{self.n_truncated:,} inputs were" if self.n_truncated != 1 else "1 input was"
+        return f"{count} longer than the model reads, and cut to fit" if self.n_truncated else ""
+
+    def count_truncated(self, n_cut: int, n_inputs: int) -> None:
+        """Add to `n_truncated` the number of inputs that an encoder cut. Without `truncate`, also log a warning."""
+        self.n_truncated += n_cut
+        if n_cut and not self.truncate:
+            _LOG.warning("%d of %d inputs are too long for the model and were cut", n_cut, n_inputs)
 
     @abstractmethod
     def answer_lines(self, lines: Sequence[str], request: LineRequest) -> list[LineAnswer]:

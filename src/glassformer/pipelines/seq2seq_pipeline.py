@@ -18,6 +18,7 @@ from glassformer.decoding import GeneratedText, GenerationConfig, generate
 from glassformer.models import EncoderDecoderModel
 from glassformer.nn import capture_attention
 from glassformer.pipelines.pipeline import (
+    WRITING_BATCH_TOKENS,
     Candidate,
     LineAnswer,
     LineRequest,
@@ -29,7 +30,7 @@ from glassformer.pipelines.pipeline import (
 )
 from glassformer.pipelines.pipeline_registry import TASK
 from glassformer.pipelines.settings import check_settings
-from glassformer.pipelines.trained_pipeline import TrainedPipeline
+from glassformer.pipelines.trained_pipeline import ModelLoader, TrainedPipeline
 from glassformer.text import Tokenizer
 from glassformer.text.tokenizer import BEGIN, END
 
@@ -74,9 +75,9 @@ class Seq2SeqPipeline(TrainedPipeline[Example]):
         self._settings = settings
 
     @classmethod
-    def read_folder(cls, folder: Path) -> Self:
+    def read_folder(cls, folder: Path, read_model: ModelLoader) -> Self:
         """Load the model, its settings, its tokenizers and its generation settings from a model folder."""
-        model, about = cls.open_folder(folder, EncoderDecoderModel)
+        model, about = cls.open_folder(folder, EncoderDecoderModel, read_model)
         check_settings(cls, about, folder / TASK)
         source, target = load_tokenizers(folder)
         return cls(model, source, target, read_search(folder), **about)
@@ -94,20 +95,20 @@ class Seq2SeqPipeline(TrainedPipeline[Example]):
         return self._settings
 
     @overload
-    def write(self, texts: str, *, beam: int | None = None, max_batch_tokens: int = 4096) -> str: ...
+    def write(self, texts: str, *, beam: int | None = None, batch_tokens: int | None = None) -> str: ...
     @overload
-    def write(self, texts: ManyTexts, *, beam: int | None = None, max_batch_tokens: int = 4096) -> list[str]: ...
+    def write(self, texts: ManyTexts, *, beam: int | None = None, batch_tokens: int | None = None) -> list[str]: ...
     def write(
-        self, texts: str | ManyTexts, *, beam: int | None = None, max_batch_tokens: int = 4096
+        self, texts: str | ManyTexts, *, beam: int | None = None, batch_tokens: int | None = None
     ) -> str | list[str]:
         """Generate one text for each source text. One string gives one string. A blank source gives a blank text.
 
-        A source longer than the model's limit is cut. `beam` is the beam width; 1 is greedy search, and None uses the
-        model's generation settings.
+        A source longer than the model's limit raises a ValueError, or is cut with `truncate`. `beam` is the beam width;
+        1 is greedy search, and None uses the model's generation settings.
         """
 
         def write(several: list[str]) -> list[str]:
-            found = self.candidates(several, self._search(beam), max_batch_tokens=max_batch_tokens)
+            found = self.candidates(several, self._search(beam), batch_tokens=batch_tokens)
             return [one[0].text if one else "" for one in found]
 
         return each_text(texts, write)
@@ -118,13 +119,13 @@ class Seq2SeqPipeline(TrainedPipeline[Example]):
         generation: GenerationConfig | None = None,
         *,
         with_scores: bool = False,
-        max_batch_tokens: int = 4096,
+        batch_tokens: int | None = None,
     ) -> list[list[Candidate]]:
         """Generate `num_return_sequences` texts for each source text, best first; none for a blank source."""
         config = generation or self.generation
         with_text = [index for index, text in enumerate(texts) if text.strip()]
         encoded = self.source_tokenizer.encode_batch([texts[index] for index in with_text])
-        found = self._generate([self._read(ids) for ids in encoded], config, with_scores, max_batch_tokens)
+        found = self._generate(self._read(encoded), config, with_scores, batch_tokens)
         answers: list[list[Candidate]] = [[] for _ in texts]
         for index, several in zip(with_text, found, strict=True):
             decode = self.target_tokenizer.decode
@@ -155,7 +156,7 @@ class Seq2SeqPipeline(TrainedPipeline[Example]):
         return each_text(lines, lambda several: self._run(several, request), "lines")
 
     def _generate(
-        self, sources: list[list[int]], config: GenerationConfig, with_scores: bool, max_batch_tokens: int = 4096
+        self, sources: list[list[int]], config: GenerationConfig, with_scores: bool, batch_tokens: int | None = None
     ) -> list[list[GeneratedText]]:
         return generate(
             self.model,
@@ -164,15 +165,18 @@ class Seq2SeqPipeline(TrainedPipeline[Example]):
             begin=BEGIN,
             end=END,
             with_log_probs=with_scores,
-            max_batch_tokens=max_batch_tokens,
+            batch_tokens=batch_tokens or self.batch_tokens or WRITING_BATCH_TOKENS,
         )
 
-    def _read(self, ids: list[int]) -> list[int]:
-        """Append END to the token ids of a text, which are cut first if they would exceed `max_len` with END."""
+    def _read(self, sources: Sequence[list[int]]) -> list[list[int]]:
+        """Append END to the token ids of each source. One that exceeds `max_len` with END is refused or cut."""
         limit = self.model.config.max_len
-        if limit is not None and len(ids) >= limit:
-            ids = ids[len(ids) - limit + 1 :] if self.kept == "last" else ids[: limit - 1]
-        return [*ids, END]
+        room = (limit or 1) - 1
+
+        def cut(ids: list[int]) -> list[int]:
+            return [*(ids[-1 - room : -1] if self.kept == "last" else ids[:room]), END]
+
+        return self.fit_inputs([[*ids, END] for ids in sources], limit, cut)
 
     def _search(self, beam: int | None) -> GenerationConfig:
         return self.generation if beam is None else replace(self.generation, num_beams=beam)
@@ -182,7 +186,7 @@ class Seq2SeqPipeline(TrainedPipeline[Example]):
 
         The token lists `source_pieces` and `target_pieces` end with "(end)", the END token.
         """
-        source = self._read(self.source_tokenizer.encode(check_text(text)))
+        (source,) = self._read([self.source_tokenizer.encode(check_text(text))])
         written = generate(self.model, [source], self.generation, begin=BEGIN, end=END)[0][0].tokens
         target = written[
             : (self.model.config.max_len or len(written) + 1) - 1

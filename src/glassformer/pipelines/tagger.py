@@ -2,13 +2,11 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple, overload
+from typing import TYPE_CHECKING, NamedTuple, overload
 
 import numpy as np
 
 from glassformer.data.readers.tagged_sentences import TaggedSentence
-from glassformer.metrics.entity_f1 import score_entities
-from glassformer.metrics.scores import Scores
 from glassformer.models import EncoderModel
 from glassformer.pipelines.encoder_pipeline import EncoderPipeline, Reader, unknown_label
 from glassformer.pipelines.pipeline import LineAnswer, LineRequest, ManyTexts, as_list, check_texts, each_text
@@ -17,6 +15,9 @@ from glassformer.text.tag_viterbi import TagPaths
 from glassformer.text.tags import Entity, entities_of, tags_of
 from glassformer.text.word_split import cut_words
 from glassformer.text.word_windows import Window, first_pieces, joined, windows, word_of_each
+
+if TYPE_CHECKING:  # `glassformer run` imports no metrics
+    from glassformer.metrics.scores import Scores
 
 AT_ONCE = 256
 """Number of sentences whose best tag sequences are searched for in one batch."""
@@ -65,10 +66,12 @@ class Tagger(EncoderPipeline[TaggedSentence]):
         self.paths = TagPaths(labels)
 
     @overload
-    def tag(self, sentences: str, *, max_batch_tokens: int = 8192) -> list[Entity]: ...
+    def tag(self, sentences: str, *, batch_tokens: int | None = None) -> list[Entity]: ...
     @overload
-    def tag(self, sentences: ManySentences, *, max_batch_tokens: int = 8192) -> list[list[Entity]]: ...
-    def tag(self, sentences: str | ManySentences, *, max_batch_tokens: int = 8192) -> list[Entity] | list[list[Entity]]:
+    def tag(self, sentences: ManySentences, *, batch_tokens: int | None = None) -> list[list[Entity]]: ...
+    def tag(
+        self, sentences: str | ManySentences, *, batch_tokens: int | None = None
+    ) -> list[Entity] | list[list[Entity]]:
         """Return the entities of each sentence, with the indices of their words. `entities` returns character spans.
 
         A sentence is a list of words, or a string, which is split into words. One string gives the entities of one
@@ -76,7 +79,7 @@ class Tagger(EncoderPipeline[TaggedSentence]):
         """
 
         def tag(several: list[str]) -> list[list[Entity]]:
-            return self._tag([words_in(text) for text in several], max_batch_tokens)
+            return self._tag([words_in(text) for text in several], batch_tokens)
 
         if isinstance(sentences, str):
             return each_text(sentences, tag)
@@ -84,11 +87,12 @@ class Tagger(EncoderPipeline[TaggedSentence]):
         if any(isinstance(one, str) for one in found):
             return each_text(found, tag, "sentences")
         words = [check_texts(one, f"sentences[{place}]") for place, one in enumerate(found)]
-        return self._tag(words, max_batch_tokens)
+        return self._tag(words, batch_tokens)
 
-    def _tag(self, sentences: Sequence[Sequence[str]], max_batch_tokens: int = 8192) -> list[list[Entity]]:
-        readings = self.read_words(sentences)
-        answers = self.answers([reading.encoded for reading in readings], max_batch_tokens=max_batch_tokens)
+    def _tag(self, sentences: Sequence[Sequence[str]], batch_tokens: int | None = None) -> list[list[Entity]]:
+        readings, n_cut = self._read_words(sentences)
+        self.count_truncated(n_cut, len(sentences))
+        answers = self.answers([reading.encoded for reading in readings], batch_tokens=batch_tokens)
         # A word without tokens gets equal scores for all tags, so that its neighbors decide.
         scores = [np.zeros((len(words), len(self.paths.tags)), dtype=np.float32) for words in sentences]
         for reading, answer in zip(readings, answers, strict=True):
@@ -127,7 +131,7 @@ class Tagger(EncoderPipeline[TaggedSentence]):
             answers.append(LineAnswer(in_brackets(line, [(one.start, one.end, one.label) for one in entities]), record))
         return answers
 
-    def score(self, examples: Sequence[TaggedSentence]) -> Scores:
+    def score(self, examples: Sequence[TaggedSentence]) -> "Scores":
         """Tag the examples and return entity F1, precision and recall, and the F1 of each label."""
         for example in examples:
             self.numbers(example)
@@ -146,6 +150,13 @@ class Tagger(EncoderPipeline[TaggedSentence]):
 
     def read_words(self, sentences: Sequence[Sequence[str]]) -> list[TaggerInput]:
         """Tokenize sentences into model inputs: one for each sentence, or several if it exceeds the model's limit."""
+        return self._read_words(sentences)[0]
+
+    def _read_words(self, sentences: Sequence[Sequence[str]]) -> tuple[list[TaggerInput], int]:
+        """Return what `read_words` returns, and the number of sentences with a word that had to be cut.
+
+        A word is cut if it has more tokens than the model can read. No tokens of other words are lost.
+        """
         limit, found = self.model.config.max_len, []
         parts: list[tuple[int, Window]] = []  # of long sentences
         whole = self.reader.read([(joined(words), None) for words in sentences])
@@ -157,15 +168,19 @@ class Tagger(EncoderPipeline[TaggedSentence]):
             room = limit - encoded.sources.count(None)
             parts += [(number, window) for window in windows([costs[word] for word in range(len(words))], room)]
         pieces = [sentences[number][window.begin : window.end] for number, window in parts]
-        read = self.reader.read([(joined(words), None) for words in pieces], limit)
+        read = self.reader.read([(joined(words), None) for words in pieces])
+        cut = {number for (number, _), one in zip(parts, read, strict=True) if limit is not None and len(one) > limit}
+        read = [one if limit is None or len(one) <= limit else one.cut(limit) for one in read]
         for (number, window), words, encoded in zip(parts, pieces, read, strict=True):
             places = first_pieces(words, encoded)[window.first - window.begin : window.last - window.begin]
             found.append(TaggerInput(number, range(window.first, window.last), encoded, places))
-        return found
+        return found, len(cut)
 
 
-def compare(found: Sequence[Sequence[Entity]], examples: Sequence[TaggedSentence]) -> Scores:
+def compare(found: Sequence[Sequence[Entity]], examples: Sequence[TaggedSentence]) -> "Scores":
     """Score the predicted entities `found` against the true entities of the examples: F1, precision and recall."""
+    from glassformer.metrics.entity_f1 import score_entities
+
     sizes = [len(example.words) for example in examples]
     return score_entities(
         [tags_of(entities, size, "iob2") for entities, size in zip(found, sizes, strict=True)],

@@ -7,6 +7,7 @@ from typing import overload
 from glassformer.decoding import GenerationConfig, generate
 from glassformer.models import EncoderDecoderModel
 from glassformer.pipelines.pipeline import (
+    WRITING_BATCH_TOKENS,
     Candidate,
     LineAnswer,
     LineRequest,
@@ -62,7 +63,7 @@ class TextToText(Pipeline):
         """Generate `num_return_sequences` texts for each source text, best first; none for a blank source."""
         config = generation or self.generation
         with_text = [index for index, text in enumerate(texts) if text.strip()]
-        sources = [self._read(texts[index]) for index in with_text]
+        sources = self._read([texts[index] for index in with_text])
         end = self.target_tokenizer.end
         found = generate(
             self.model,
@@ -72,13 +73,15 @@ class TextToText(Pipeline):
             end=-1 if end is None else end,
             with_log_probs=with_scores,
             tokenizer=self.target_tokenizer,
+            batch_tokens=self.batch_tokens or WRITING_BATCH_TOKENS,
         )
         answers: list[list[Candidate]] = [[] for _ in texts]
         for index, several in zip(with_text, found, strict=True):
             answers[index] = [candidate_of(one, one.text or "", config.length_penalty) for one in several]
         return answers
 
-    def _read(self, text: str) -> list[int]:
-        """Tokenize a source text. A text that is too long is cut, but keeps its last token, which marks the end."""
-        tokens, limit = self.source_tokenizer.encode(text), self.model.config.max_len
-        return tokens if limit is None or len(tokens) <= limit else [*tokens[: limit - 1], tokens[-1]]
+    def _read(self, texts: list[str]) -> list[list[int]]:
+        """Tokenize source texts. A text that is cut keeps its last token, which marks the end."""
+        limit = self.model.config.max_len
+        sources = [self.source_tokenizer.encode(text) for text in texts]
+        return self.fit_inputs(sources, limit, lambda tokens: [*tokens[: (limit or 1) - 1], tokens[-1]])

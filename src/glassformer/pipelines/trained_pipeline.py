@@ -2,20 +2,24 @@
 
 import json
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 from glassformer.base.names import no_such_model
 from glassformer.checkpoint import load_model, save_model
 from glassformer.checkpoint.load_errors import refusing_wrong_values
-from glassformer.metrics.scores import Scores
 from glassformer.models.transformer import Model
 from glassformer.pipelines.pipeline import Pipeline
 from glassformer.pipelines.pipeline_registry import DATA_SETTINGS, TASK, read_about
 
+if TYPE_CHECKING:  # `glassformer run` imports no metrics
+    from glassformer.metrics.scores import Scores
+
 AnyModel = TypeVar("AnyModel", bound=Model)
 Example = TypeVar("Example")
+ModelLoader = Callable[..., Any]
+"""A function that reads the model of a folder, such as `load_model` with some of its options."""
 
 
 class TrainedPipeline(Pipeline, Generic[Example]):
@@ -27,7 +31,7 @@ class TrainedPipeline(Pipeline, Generic[Example]):
     """An EncoderModel, a DecoderModel or an EncoderDecoderModel."""
 
     @abstractmethod
-    def score(self, examples: Sequence[Example]) -> Scores:
+    def score(self, examples: Sequence[Example]) -> "Scores":
         """Run the model on the examples and return the scores of the task, such as accuracy or BLEU."""
 
     @abstractmethod
@@ -49,24 +53,29 @@ class TrainedPipeline(Pipeline, Generic[Example]):
         return {}
 
     @classmethod
-    def from_folder(cls, folder: Path | str) -> Self:
-        """Load a pipeline that `save` wrote to a folder. Errors about its files name the file or the folder."""
+    def from_folder(cls, folder: Path | str, read_model: ModelLoader = load_model) -> Self:
+        """Load a pipeline that `save` wrote to a folder. Errors about its files name the file or the folder.
+
+        `read_model` reads the model, which may be prepared for inference while it is read.
+        """
         folder = Path(folder)
         if not folder.is_dir():
             raise FileNotFoundError(no_such_model(folder))
         with refusing_wrong_values(folder):
-            return cls.read_folder(folder)
+            return cls.read_folder(folder, read_model)
 
     @classmethod
     @abstractmethod
-    def read_folder(cls, folder: Path) -> Self:
+    def read_folder(cls, folder: Path, read_model: ModelLoader) -> Self:
         """Load a pipeline of this class. Users call `from_folder` instead.
 
         A subclass implements this: it calls `open_folder`, reads the tokenizer's files and calls the constructor.
         """
 
     @classmethod
-    def open_folder(cls, folder: Path, kind: type[AnyModel]) -> tuple[AnyModel, dict[str, Any]]:
+    def open_folder(
+        cls, folder: Path, kind: type[AnyModel], read_model: ModelLoader = load_model
+    ) -> tuple[AnyModel, dict[str, Any]]:
         """Return the model of a folder, and the pipeline's settings from `task.json`.
 
         Raise ValueError if the folder is of another task, or if its model is not an instance of the class `kind`.
@@ -76,7 +85,7 @@ class TrainedPipeline(Pipeline, Generic[Example]):
             raise ValueError(f"{folder} was not trained for {cls.task}: glassformer info shows what it is")
         for key in DATA_SETTINGS:
             about.pop(key, None)
-        model = load_model(folder)
+        model = read_model(folder)
         if not isinstance(model, kind):
             raise ValueError(f"{folder} holds a model of kind {model.kind!r}: expected {kind.kind!r}")
         return model.eval(), about

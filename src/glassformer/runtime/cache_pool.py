@@ -5,7 +5,7 @@ row from its first token on, left-aligned, so that rows of different lengths can
 
     row 0   t t t t t t . . . .      running, 6 tokens
     row 1   t t t . . . . m m m      running, 3 tokens and, at the right end, 3 encoder outputs (encoder-decoders)
-    row 2   t t t t t t t t . .      ended; kept until the room is needed, in case a new text begins with these tokens
+    row 2   t t t t t t t t . .      ended; kept until the space is needed, in case a new text begins with these tokens
     row 3   . . . . . . . . . .      free
 
 Nothing moves when a text starts. Running texts must be in the first rows for a step, so when one ends and no other
@@ -52,7 +52,7 @@ class PoolRow:
 
 
 class CachePool:
-    """Key-value cache rows of one model, with room for `max_tokens` tokens in all.
+    """Key-value cache rows of one model, with space for `max_tokens` tokens in all.
 
     Args:
         max_rows: The number of rows while no text needs more than `max_tokens` / `max_rows` tokens.
@@ -96,7 +96,7 @@ class CachePool:
         return sum(row.is_busy for row in self.rows)
 
     def fit(self, count: int, size: int, needs: Sequence[int]) -> bool:
-        """Make room for `count` more texts of `size` tokens each; return False, and change nothing, if they do not fit.
+        """Make space for `count` more texts of `size` tokens each. If they do not fit, change nothing and return False.
 
         `needs` are the sizes of the texts that are running or being read. Kept texts give way. The rows keep their
         capacity if the new texts fit into it.
@@ -131,7 +131,7 @@ class CachePool:
         row.state, row.length, row.memory_length, row.tokens = "free", 0, 0, []
 
     def keep(self, row: PoolRow) -> None:
-        """Keep the text of a row that has ended, until the room is needed."""
+        """Keep the text of a row that has ended, until the space is needed."""
         # One slot stays unused: steps with a fixed number of rows write into it (`PoolRunner.step`).
         row.length = min(row.length, len(row.tokens), self.capacity - 1)
         row.tokens = row.tokens[: row.length]

@@ -1,44 +1,46 @@
-"""The one place that decides how a model's decoding steps are computed.
+"""The one place that decides how a model's decoding steps are computed, by the rules in `decision_rules.py`.
 
-The rules, in order:
-
-1. Kernels: a GPU uses the Triton kernels where they run. A CPU uses the C++ kernels for quantized models and for
-   models given to `use_compiled_kernels`, and plain torch otherwise.
-2. Steps are recorded on a GPU, and on a CPU after `record_steps`. A CPU with the C++ kernels also replays the steps of
-   at most 32 rows (`replayed_steps.py`), where Python would take a large part of the time. Steps are plain if the model
-   has forward hooks, under autocast, if attention weights are needed, and if the rows will join a running batch.
-3. A recording also encodes the sources of an encoder-decoder on a GPU, and on a CPU if its steps are compiled and the
-   sources are short. Several samples of one source are an exception: each needs its own copy of the encoder output, so
-   the source is encoded before.
+A recording also encodes the sources of an encoder-decoder on a GPU, and on a CPU if its steps are compiled and the
+sources are short. Several samples of one source are an exception: each needs its own copy of the encoder output, so the
+source is encoded before.
 
 Packing (`packed_model.py`) and quantizing (`quantized_model.py`) make a changed copy of a model; the rules apply to it.
+A model whose weights are laid out for it is recorded as its packed twin, which shares its memory.
 """
 
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
+from glassformer.kernels.groupwise_matrix import CppGroupwiseMatrix
 from glassformer.kernels.kernel_registry import kernels_for
 from glassformer.kernels.kernel_set import KernelSet
+from glassformer.kernels.triton_kernels import has_triton_kernels
 from glassformer.models import DecoderModel, EncoderDecoderModel
 from glassformer.nn.attention_backends import reads_unfilled
 from glassformer.nn.groupwise_linear import GroupwiseLinear
-from glassformer.nn.quantized_linear import Int8Linear
+from glassformer.nn.quantized_linear import Int8Linear, TorchInt8Linear
 from glassformer.runtime.cache_pool import CachePool
+from glassformer.runtime.decision_rules import KERNEL_RULES, STEP_RULES, Situation, decide
+from glassformer.runtime.packed_model import has_fused_storage, packed_twin
 from glassformer.runtime.pool_runner import PoolRunner
 from glassformer.runtime.recorded_steps import RecordedStepRunner, Recordings, Shape
 from glassformer.runtime.replayed_steps import ROWS, ReplayedRecording, ReplayedStepRunner
 from glassformer.runtime.step_runner import StepRunner, TextModel, modules_of
 
+CompileChoice = Literal["auto", "on", "off"]
+"""Whether decoding steps are compiled. "auto" is "off": compiling takes half a minute or more per batch shape."""
 MAX_REPLAYED_ROWS = max(ROWS)
 """For more rows a CPU spends so long in matrix products that Python does not matter."""
 _RECORDINGS: "weakref.WeakKeyDictionary[TextModel, Recordings]" = weakref.WeakKeyDictionary()
 _REPLAYED: "weakref.WeakKeyDictionary[TextModel, Recordings]" = weakref.WeakKeyDictionary()
+_TWINS: "weakref.WeakKeyDictionary[TextModel, tuple[tuple[int, ...], TextModel]]" = weakref.WeakKeyDictionary()
+"""The packed twins of models, with the addresses of the parameters that they share."""
 _WITH_COMPILED_KERNELS: "weakref.WeakSet[TextModel]" = weakref.WeakSet()
 
 
@@ -59,8 +61,6 @@ class ExpectedWork:
     """Whether the sequences of a source share its encoder output. Beams do; samples leave the batch one by one."""
     needs_attention: bool = False
     """Whether attention weights are captured at each step."""
-    joins_batch: bool = False
-    """Whether the sequences will be merged into a running batch (`decoding/engine.py`)."""
 
 
 class Execution(NamedTuple):
@@ -71,46 +71,78 @@ class Execution(NamedTuple):
     """The recordings of the model to replay; None for plain steps."""
     records_source: bool = False
     """Whether the recording also encodes the sources."""
+    model: TextModel | None = None
+    """The packed twin that computes in place of the model; None if the model itself computes."""
 
 
 def choose_execution(model: TextModel, work: ExpectedWork) -> Execution:
-    """Return how the steps of this model are computed for this batch, by the rules in the module's docstring."""
-    parameter = next(model.parameters())
-    kernels = choose_kernels(model)
-    is_watched = any(module._forward_hooks or module._forward_pre_hooks for module in modules_of(model))
-    # A recording keeps the dtypes it was made with, so autocast would have no effect on it.
-    is_plain = (
-        is_watched or work.needs_attention or work.joins_batch or torch.is_autocast_enabled(parameter.device.type)
-    )
-    recordings = None if is_plain else _recordings_of(model, work, kernels)
-    if recordings is None or work.source is None:
-        return Execution(kernels, recordings)
-    one_memory_each = work.copies == 1 or work.shares_memory
-    return Execution(kernels, recordings, one_memory_each and recordings.should_read(work.source))
+    """Return how the steps of this model are computed for this batch."""
+    situation = situation_of(model, work)
+    kernels = choose_kernels(model, situation)
+    situation = replace(situation, can_replay=_can_replay(model, work, kernels))
+    steps = decide(STEP_RULES, situation).decision
+    if steps == "plain":
+        return Execution(kernels, None)
+    if steps == "replayed":
+        if model not in _REPLAYED:
+            _REPLAYED[model] = Recordings(model, kind=ReplayedRecording, exact_rows=True)
+        return Execution(kernels, _REPLAYED[model])
+    twin = _twin_of(model)
+    recordings = _RECORDINGS.get(model)
+    if recordings is None or not recordings.is_for(twin or model):
+        asked = recordings or Recordings(model)
+        recordings = _RECORDINGS[model] = asked.of_another(twin or model)
+    one_memory_each = work.source is not None and (work.copies == 1 or work.shares_memory)
+    reads_source = one_memory_each and work.source is not None and recordings.should_read(work.source)
+    return Execution(kernels, recordings, reads_source, twin)
 
 
-def _recordings_of(model: TextModel, work: ExpectedWork, kernels: KernelSet) -> Recordings | None:
-    """Return the recordings that the steps of a batch are replayed from; None if plain steps are as fast."""
+def _can_replay(model: TextModel, work: ExpectedWork, kernels: KernelSet) -> bool:
+    """Return whether a CPU can replay the steps from C++, and the batch is so small that this is faster."""
     parameter = next(model.parameters())
-    if model not in _RECORDINGS and parameter.is_cuda:
-        record_steps(model)
-    if model in _RECORDINGS:
-        return _RECORDINGS[model]
     keys = parameter.new_empty(1, 1, 1, model.config.head_size)
-    if work.rows > MAX_REPLAYED_ROWS or parameter.is_cuda or reads_unfilled(model, keys, kernels):
+    is_small = not parameter.is_cuda and work.rows <= MAX_REPLAYED_ROWS
+    return is_small and not reads_unfilled(model, keys, kernels)
+
+
+def _twin_of(model: TextModel) -> TextModel | None:
+    """Return the packed twin of a model whose weights are laid out for one (`share_fused_storage`), else None."""
+    if not has_fused_storage(model):
+        _TWINS.pop(model, None)
         return None
-    if model not in _REPLAYED:
-        _REPLAYED[model] = Recordings(model, kind=ReplayedRecording, exact_rows=True)
-    return _REPLAYED[model]
+    addresses = tuple(parameter.data_ptr() for parameter in model.parameters())
+    known = _TWINS.get(model)
+    if known is None or known[0] != addresses:
+        known = _TWINS[model] = addresses, packed_twin(model)
+    return known[1]
 
 
-def choose_kernels(model: TextModel) -> KernelSet:
-    """Return the kernels for the steps of this model on its device."""
-    device = next(model.parameters()).device
-    compiled = model in _WITH_COMPILED_KERNELS or any(
-        isinstance(module, Int8Linear | GroupwiseLinear) for module in modules_of(model)
+def situation_of(model: TextModel, work: ExpectedWork | None = None) -> Situation:
+    """Return what the rules must know about a model, and about a batch if one is given."""
+    device, modules = next(model.parameters()).device, modules_of(model)
+    recordings = _RECORDINGS.get(model)
+    return Situation(
+        device=device.type,
+        is_quantized=any(isinstance(module, Int8Linear | TorchInt8Linear | GroupwiseLinear) for module in modules),
+        builds_kernels=not any(isinstance(module, TorchInt8Linear) or _is_plain(module) for module in modules),
+        runs_triton=device.type == "cuda" and has_triton_kernels(device),
+        asks_for_kernels=model in _WITH_COMPILED_KERNELS,
+        is_watched=any(module._forward_hooks or module._forward_pre_hooks for module in modules),
+        under_autocast=torch.is_autocast_enabled(device.type),
+        needs_attention=work is not None and work.needs_attention,
+        records="" if recordings is None else "compiled" if recordings.are_compiled else "recorded",
     )
-    return kernels_for(device, compiled=compiled)
+
+
+def _is_plain(module: torch.nn.Module) -> bool:
+    """Return whether a layer has group-wise quantized weights and computes in plain torch, for lack of kernels."""
+    return isinstance(module, GroupwiseLinear) and not isinstance(module.matrix, CppGroupwiseMatrix)
+
+
+def choose_kernels(model: TextModel, situation: Situation | None = None) -> KernelSet:
+    """Return the kernels for the steps of this model on its device."""
+    rule = decide(KERNEL_RULES, situation or situation_of(model))
+    return kernels_for(next(model.parameters()).device, compiled=rule.decision == "c++")
 
 
 @contextmanager
@@ -120,6 +152,7 @@ def open_runner(model: TextModel, work: ExpectedWork) -> Iterator[StepRunner]:
     The sources of an encoder-decoder are encoded here, or by the runner's first step if the recording does that.
     """
     execution = choose_execution(model, work)
+    model = execution.model or model
     memory, mask = None, work.source_mask
     if isinstance(model, EncoderDecoderModel) and work.source is not None:
         if execution.records_source:
@@ -180,6 +213,19 @@ def record_steps(model: TextModel, *, compile: bool = False, cache_dtype: torch.
     if cache_dtype is not None and not cache_dtype.is_floating_point:
         raise ValueError(f"cache_dtype={cache_dtype}: expected a floating-point dtype, such as torch.float16")
     _RECORDINGS[model] = Recordings(model, compile=compile, cache_dtype=cache_dtype)
+
+
+def compile_steps(model: TextModel) -> None:
+    """Compile the decoding steps of this model (see `record_steps`). A quantized model then caches in float16."""
+    is_quantized = situation_of(model).is_quantized
+    record_steps(model, compile=True, cache_dtype=torch.float16 if is_quantized else None)
+
+
+def check_compile(choice: CompileChoice) -> CompileChoice:
+    """Return the choice. Raises ValueError if it is not one of `CompileChoice`."""
+    if choice not in get_args(CompileChoice):
+        raise ValueError(f"compile={choice!r}: expected one of {', '.join(get_args(CompileChoice))}")
+    return choice
 
 
 def use_compiled_kernels(model: TextModel) -> None:

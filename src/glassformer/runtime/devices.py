@@ -3,21 +3,33 @@
 import torch
 
 
+class DeviceError(ValueError):
+    """A device cannot compute here."""
+
+    def __init__(self, name: str, problem: str):
+        super().__init__(f"device={name!r}{problem}")
+        self.for_command_line = f"--device {name}{problem}"
+        """The message for users of the command line, who gave a flag instead of an argument."""
+
+
 def choose_device(name: str) -> torch.device:
-    """Return the torch device of this name; "auto" is cuda if available, else cpu."""
+    """Return the torch device of this name; "auto" is cuda if available, else cpu.
+
+    Raise DeviceError, a ValueError, if it cannot compute here.
+    """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise ValueError(f"device={name!r} is not a torch device: expected auto, cpu or cuda") from None
+        raise DeviceError(name, " is not a torch device: expected auto, cpu or cuda") from None
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device={name!r}: no CUDA device is available; expected 'cpu' or 'auto'")
+        raise DeviceError(name, ": no CUDA device is available; expected cpu or auto")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ValueError(f"device={name!r}: there are {torch.cuda.device_count()} CUDA devices, counted from 0")
+        raise DeviceError(name, f": there are {torch.cuda.device_count()} CUDA devices, counted from 0")
     if device.type not in ("cpu", "cuda"):
         try:
             torch.ones(1, device=device).item()
         except (RuntimeError, AssertionError, NotImplementedError, ImportError):
-            raise ValueError(f"device={name!r} cannot compute here: expected auto, cpu or cuda") from None
+            raise DeviceError(name, " cannot compute here: expected auto, cpu or cuda") from None
     return device

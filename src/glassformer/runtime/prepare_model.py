@@ -1,27 +1,101 @@
 """Prepare a loaded model for use: on its device, in its dtype, and with 8-bit or 4-bit weights if asked for.
 
-| asked for        | device "auto"              | dtype "auto" |
-|------------------|----------------------------|--------------|
-| nothing          | a GPU if there is one      | float32      |
-| quantize="int8"  | the CPU: int8 runs nowhere else | 8-bit weights; activations and norms in float32 |
-| quantize="int4"  | the CPU                    | 4-bit weights; activations and norms in float32 |
-
-`choose_runner.py` then decides how each of its decoding steps is computed.
+`decision_rules.py` has the rules. `choose_runner.py` then decides how each of its decoding steps is computed.
 """
 
+from dataclasses import dataclass
 from typing import Literal, TypeVar, get_args
 
 import torch
+from torch import nn
 
-from glassformer.models import Model
+from glassformer.models import Model, ModelConfig
+from glassformer.models.factory import build_on_meta
+from glassformer.models.heads import LanguageModelHead
+from glassformer.nn.layers import Layer
+from glassformer.runtime.decision_rules import DEVICE_RULES, WEIGHT_RULES, Rule, Situation, decide
 from glassformer.runtime.devices import choose_device
-from glassformer.runtime.packed_model import pack
+from glassformer.runtime.packed_model import fuse_projections, pack, share_fused_storage
 from glassformer.runtime.quantized_model import quantize as quantize_model
+from glassformer.runtime.quantized_model import quantize_linears
 
 AnyModel = TypeVar("AnyModel", bound=Model)
 DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
 Quantization = Literal["none", "int8", "int4"]
 """How the weights of linear layers are stored: "none" keeps the dtype."""
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """How a model is prepared for use: the decision of `choose_preparation`.
+
+    A model that is in memory is prepared as a whole (`apply`). One that is being loaded is prepared module by module
+    (`prepare_module`), so that its float weights and its quantized weights are never in memory together.
+    """
+
+    device: torch.device
+    dtype: torch.dtype
+    """The dtype of the parameters. In a quantized model it is that of embeddings, norms and activations."""
+    quantize: Quantization
+    device_rule: Rule
+    """Why the model computes on this device."""
+    keeps_quantized: bool = False
+    """Whether the quantized weights of a GGUF file stay as they are stored."""
+
+    @property
+    def fuses(self) -> bool:
+        """Whether the weights are laid out for a packed twin (`packed_model.py`)."""
+        situation = Situation(device=self.device.type, is_quantized=self.quantize != "none")
+        return decide(WEIGHT_RULES, situation).decision.startswith("projections fused")
+
+    def prepare_module(self, module: nn.Module) -> None:
+        """Prepare a module of a model that is being loaded, in place, when all its parameters have been read.
+
+        Layers and the output layer are prepared one by one, and then what is left of the whole model.
+        """
+        if isinstance(module, Layer | LanguageModelHead | Model) and self.quantize != "none":
+            fuse_projections(module)
+            quantize_linears(module, self.quantize)
+        elif isinstance(module, Layer) and self.fuses:
+            share_fused_storage(module.to(self.device))
+
+    def finish(self, model: AnyModel) -> AnyModel:
+        """Return a loaded model whose modules were given to `prepare_module`, on its device."""
+        return model.to(self.device) if self.quantize == "none" else model
+
+    def apply(self, model: AnyModel) -> AnyModel:
+        """Prepare a whole model: in place, but a quantized model is a copy whose projections are fused (`pack`)."""
+        if self.quantize != "none":
+            return quantize_model(pack(model), self.quantize)
+        model = model.to(self.device, self.dtype).eval()
+        if self.fuses:
+            share_fused_storage(model)
+        return model
+
+
+def choose_preparation(
+    *,
+    device: torch.device | str = "auto",
+    dtype: torch.dtype | DtypeName = "auto",
+    quantize: Quantization = "none",
+) -> Preparation:
+    """Return how a model is prepared for these wishes, by the rules in `decision_rules.py`. "auto" dtype is float32.
+
+    Raises ValueError for wishes that cannot be combined, such as quantized weights on a GPU.
+    """
+    if quantize not in get_args(Quantization):
+        raise ValueError(f"quantize={quantize!r}: expected one of {', '.join(get_args(Quantization))}")
+    wanted, asked = read_dtype(dtype), str(device)
+    chosen = choose_device(asked)
+    if quantize != "none" and asked != "auto" and chosen.type != "cpu":
+        raise ValueError(f"quantize={quantize!r} with device={asked!r}: {quantize} runs on a CPU, expected cpu or auto")
+    if quantize != "none" and wanted != torch.float32:
+        raise ValueError(f"quantize={quantize!r} with dtype={dtype}: expected one of them")
+    situation = Situation(asked_device=asked, has_gpu=chosen.type == "cuda", is_quantized=quantize != "none")
+    rule = decide(DEVICE_RULES, situation)
+    computes_on = torch.device("cpu") if rule.decision == "cpu" else chosen
+    keeps = quantize == "none" and dtype == "auto" and computes_on.type == "cpu"
+    return Preparation(computes_on, wanted, quantize, rule, keeps)
 
 
 def prepare_model(
@@ -35,18 +109,27 @@ def prepare_model(
 
     It is the same object, changed in place; but a quantized model is a copy, whose projections are fused (`pack`).
     """
-    if quantize not in get_args(Quantization):
-        raise ValueError(f"quantize={quantize!r}: expected one of {', '.join(get_args(Quantization))}")
-    wanted = read_dtype(dtype)
+    return choose_preparation(device=device, dtype=dtype, quantize=quantize).apply(model)
+
+
+def weight_bytes(config: ModelConfig, dtype: torch.dtype, quantize: Quantization = "none") -> int:
+    """Return the size of a prepared model's weights. In a quantized model, all but linear layers are in float32.
+
+    A tied output layer is stored twice in a quantized model: as the embedding table in float32, and quantized.
+    """
+    model = build_on_meta(config)
     if quantize == "none":
-        return model.to(choose_device(str(device)), wanted).eval()
-    if device != "auto" and choose_device(str(device)).type != "cpu":
-        raise ValueError(
-            f"quantize={quantize!r} with device={str(device)!r}: {quantize} runs on a CPU, expected cpu or auto"
-        )
-    if wanted != torch.float32:
-        raise ValueError(f"quantize={quantize!r} with dtype={dtype}: expected one of them")
-    return quantize_model(pack(model), quantize)
+        return model.n_parameters() * dtype.itemsize
+    inner = {part for layer in model.modules() if isinstance(layer, Layer) for part in layer.modules()}
+    linear = [module.weight for module in model.modules() if isinstance(module, nn.Linear)]
+    tables = {module.weight for module in model.modules() if isinstance(module, nn.Embedding)}
+    n_replaced = sum(weight.numel() for weight in linear if weight not in tables)
+    n_float_bytes = 4 * (model.n_parameters() - n_replaced)
+    if quantize == "int8":
+        return sum(weight.numel() for weight in linear) + n_float_bytes
+    # Groups of 32 weights: 4-bit codes with a scale and a minimum in layers, 8-bit codes with a scale elsewhere.
+    bits = [5 if m in inner else 8.5 for m in model.modules() if isinstance(m, nn.Linear)]
+    return int(sum(weight.numel() * size / 8 for weight, size in zip(linear, bits, strict=True))) + n_float_bytes
 
 
 def read_dtype(dtype: torch.dtype | DtypeName) -> torch.dtype:

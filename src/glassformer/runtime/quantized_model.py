@@ -15,6 +15,7 @@ from typing import Literal, TypeVar
 import torch
 from torch import nn
 
+from glassformer.kernels.groupwise_matrix import Bits
 from glassformer.models import Model
 from glassformer.nn import FeedForward
 from glassformer.nn.groupwise_linear import quantized_linear
@@ -42,29 +43,38 @@ def quantize(model: AnyModel, weights: WeightKind = "int8") -> AnyModel:
 
 
 def quantize_linears(module: nn.Module, weights: WeightKind = "int8") -> None:
-    """Replace the linear layers in a module, which must be in float32 on the CPU, by quantized ones, in place."""
+    """Replace the linear layers in a module, which must be in float32 on the CPU, by quantized ones, in place.
+
+    The float weights of each layer are dropped before those of the next one are quantized.
+    """
     if weights == "int4":
-        _quantize_groupwise(module)
+        _quantize_groupwise(module, 8)
         return
     make = int8_layer_class()
-    for part in list(module.modules()):
-        if make is Int8Linear and isinstance(part, FeedForward):
-            _fuse_relu(part)
-        for name, child in list(part.named_children()):
-            if type(child) is nn.Linear:
-                setattr(part, name, make(child))
+    if make is Int8Linear and isinstance(module, FeedForward):
+        _fuse_relu(module)
+    for name in [name for name, _ in module.named_children()]:
+        child = module.get_submodule(name)
+        if type(child) is nn.Linear:
+            setattr(module, name, make(child))
+        else:
+            quantize_linears(child)
+        del child
 
 
-def _quantize_groupwise(module: nn.Module) -> None:
-    """Replace linear layers by group-wise quantized ones: 4 bits inside of a `Layer`, 8 bits elsewhere.
+def _quantize_groupwise(module: nn.Module, bits: Bits) -> None:
+    """Replace linear layers by group-wise quantized ones: 4 bits inside of a `Layer`, `bits` elsewhere.
 
     Errors of the output layer reach the logits directly, and those of other layers are averaged.
     """
-    inner = {part for layer in module.modules() if isinstance(layer, Layer) for part in layer.modules()}
-    for part in list(module.modules()):
-        for name, child in list(part.named_children()):
-            if type(child) is nn.Linear:
-                setattr(part, name, quantized_linear(child, 4 if part in inner else 8))
+    bits = 4 if isinstance(module, Layer) else bits
+    for name in [name for name, _ in module.named_children()]:
+        child = module.get_submodule(name)
+        if type(child) is nn.Linear:
+            setattr(module, name, quantized_linear(child, bits))
+        else:
+            _quantize_groupwise(child, bits)
+        del child
 
 
 def _fuse_relu(network: FeedForward) -> None:

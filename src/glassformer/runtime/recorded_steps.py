@@ -228,6 +228,19 @@ class Recordings:
         self._free: list[Recording] = []
         self._lock = threading.Lock()
 
+    @property
+    def are_compiled(self) -> bool:
+        """Whether the steps are compiled."""
+        return self._steps.are_compiled
+
+    def is_for(self, model: TextModel) -> bool:
+        """Return whether these are recordings of this very model."""
+        return self._model() is model
+
+    def of_another(self, model: TextModel) -> "Recordings":
+        """Return new recordings of another model, with the same options."""
+        return Recordings(model, compile=self.are_compiled, cache_dtype=self._steps.cache_dtype)
+
     def should_read(self, sources: Tensor) -> bool:
         """Return whether a recording should encode the sources (B, S): on a GPU, or if compiled and they are short."""
         batch, length = sources.shape

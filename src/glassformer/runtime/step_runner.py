@@ -6,7 +6,6 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 from torch.nn import Module
-from torch.nn.functional import pad
 
 from glassformer.models import DecoderModel, EncoderDecoderModel, Model
 from glassformer.nn import KVCache
@@ -92,30 +91,6 @@ class StepRunner:
     def keep(self, rows: Sequence[int]) -> None:
         """Keep only these rows, in this order."""
         self.reorder(torch.tensor(rows, device=self.device))
-
-    @classmethod
-    def joined(cls, parts: "Sequence[StepRunner]", *, lengths: Sequence[int], capacity: int) -> "StepRunner":
-        """Return one runner with the rows of several, whose cache holds `capacity` tokens per row.
-
-        `lengths` holds the number of real tokens that each row has read. Padding that no row needs is dropped.
-        """
-        cache = KVCache.joined([part.cache for part in parts], lengths=lengths, capacity=capacity)
-        cache.kernels = parts[0].cache.kernels
-        memories = [part.memory for part in parts]
-        if any(memory is None for memory in memories):
-            return cls(parts[0].model, cache)
-        longest = cache.memory_length
-        rows, masks = [], []
-        for part in parts:
-            assert part.memory is not None
-            mask = part.memory_mask
-            if mask is None:
-                mask = torch.ones(part.memory.shape[:2], dtype=torch.bool, device=part.device)
-            missing = longest - part.memory.shape[1]
-            rows.append(pad(part.memory, (0, 0, 0, missing)))
-            masks.append(pad(mask, (0, missing), value=False))
-        memory_mask = torch.cat(masks)
-        return cls(parts[0].model, cache, torch.cat(rows), None if bool(memory_mask.all()) else memory_mask)
 
 
 def modules_of(model: Module) -> list[Module]:

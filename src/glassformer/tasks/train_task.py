@@ -13,7 +13,7 @@ from glassformer.checkpoint import OutputExistsError
 from glassformer.checkpoint.output_folder import check_output
 from glassformer.metrics.scores import Scores
 from glassformer.models.transformer import Model
-from glassformer.progress import Step, reporting
+from glassformer.progress import Step, reporting, say
 from glassformer.runtime.devices import choose_device
 from glassformer.tasks.card import CardFacts, code, size_in_words, write_card
 from glassformer.tasks.choose import choose, in_words
@@ -77,6 +77,7 @@ def _train(
     torch.manual_seed(train.seed)
     torch.set_num_threads(train.threads or torch.get_num_threads())
     ready = task.prepare(run)
+    ready.pipeline.truncate = True  # validation reads inputs that are too long as training does: it cuts them
     model, notes = ready.pipeline.model, [*chosen, *ready.notes]
     model.set_gradient_checkpointing(train.gradient_checkpointing)
     if train.lora_rank:
@@ -105,8 +106,11 @@ def _train(
     ready.finish()
     split: SplitName = "test" if ready.is_test else "validation"
     about = task.scored_on(split, len(ready.test), ready.pipeline.scoring_method())
+    ready.pipeline.n_truncated = 0
     with Step("final scores"):
         scores = replace(ready.pipeline.score(ready.test), about=about)
+    if ready.pipeline.n_truncated:
+        say(f"final scores: {ready.pipeline.truncation_note()}")
     card = make_card(task, out, ready, state, scores)
     save = partial(ready.pipeline.save, card=card, data=task.config.data, owner=run.id)
     try:

@@ -204,6 +204,7 @@ def _score(pipeline: "Translator", pairs: Sequence[Pair], beam: int, tokenized: 
     from glassformer.metrics import Scores, score_translations, tokenized_bleu
 
     references = [pair.target for pair in pairs]
+    pipeline.n_truncated = 0  # both searches read the same sources, which are counted once
     found = pipeline.translate([pair.source for pair in pairs], beam=beam)
     scores = score_translations(found, references)
     if not tokenized:

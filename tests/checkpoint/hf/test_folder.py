@@ -4,12 +4,11 @@ import json
 
 import pytest
 import torch
-from safetensors.torch import save_file
 
 from checkpoint import hf_models
 from checkpoint.hf_comparison import close, make
 from glassformer.checkpoint.hf import import_model
-from glassformer.checkpoint.hf.folder import SafeTensors, is_hf_folder, read_hf_folder, save_hf_folder
+from glassformer.checkpoint.hf.folder import is_hf_folder, read_hf_folder, save_hf_folder
 from glassformer.checkpoint.limits import UnsupportedModelError
 from glassformer.checkpoint.safe_files import CorruptFolderError
 from glassformer.models import build_model, preset
@@ -53,27 +52,6 @@ def test_pickled_weights_are_opened_only_when_allowed(tmp_path):
     tensors = read_hf_folder(tmp_path, allow_pickle=True).tensors
     assert tensors["a"].tolist() == [0.0, 1.0, 2.0]
     assert (tensors.shape("a"), tensors.stored_as("a")) == ((3,), "F32")
-
-
-def test_stored_tensors_are_read_one_at_a_time_and_compared_by_their_bytes(tmp_path):
-    stored = {"a": torch.arange(6.0).view(2, 3).bfloat16(), "b": torch.arange(6.0).view(2, 3).bfloat16()}
-    stored |= {"c": torch.arange(6.0).view(2, 3), "empty": torch.empty(0, 3), "ids": torch.arange(3)}
-    stored |= {"zeros": torch.zeros(3).half(), "other zeros": torch.zeros(3).bfloat16()}
-    save_file(stored, tmp_path / "x.safetensors")
-    tensors = SafeTensors([tmp_path / "x.safetensors"])
-    assert {*tensors.keys()} == {*stored}
-    for name in ("a", "c", "empty"):
-        assert torch.equal(tensors[name], stored[name])
-        assert tensors[name].dtype == stored[name].dtype
-    assert tensors.stored_as("a") == "BF16"
-    assert tensors.have_equal_bytes("a", "b")
-    assert not tensors.have_equal_bytes("a", "c")
-    assert not tensors.have_equal_bytes("zeros", "other zeros"), "the number formats differ"
-    with pytest.raises(ValueError, match="stores ids as I64: expected one of F64, F32, F16, BF16"):
-        tensors["ids"]
-    save_file({"a": torch.zeros(1)}, tmp_path / "y.safetensors")
-    with pytest.raises(CorruptFolderError, match="holds a a second time"):
-        SafeTensors([tmp_path / "x.safetensors", tmp_path / "y.safetensors"])
 
 
 def test_added_values_that_would_change_the_model_are_refused(tmp_path):

@@ -31,6 +31,7 @@ if TYPE_CHECKING:  # `glassformer info` reads configs without torch
     import torch
     from torch import Tensor
 
+    from glassformer.checkpoint.model_folder import WhenFilled
     from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel
 
     AnyModel = EncoderModel | DecoderModel | EncoderDecoderModel
@@ -56,6 +57,7 @@ def import_model(
     *,
     dtype: torch.dtype | None = None,
     adapt: Callable[[ModelConfig], ModelConfig] | None = None,
+    when_filled: WhenFilled | None = None,
 ) -> AnyModel:
     """Build a model from HF's `config.json` values and tensors, in eval mode.
 
@@ -63,10 +65,12 @@ def import_model(
     checked; then the tensors are read and converted to `dtype` (default float32) one at a time.
 
     `adapt` may change the config first, for example to replace the head; the tensors of the old head are then skipped.
+    `when_filled` is called with each module as soon as its weights have been read (see `fill_parameters`).
     """
     import torch
 
     from glassformer.checkpoint.model_folder import fill_parameters
+    from glassformer.models.factory import build_on_meta
 
     family = family_by_type(values.get("model_type"))
     names = frozenset(tensors.keys())
@@ -75,11 +79,11 @@ def import_model(
     check_sizes(
         config, [*map(tensors.shape, tensors.keys())], lambda: missing_names(family, config, names, _shapes_of(config))
     )
-    model = _build_on_meta(config)
+    model = build_on_meta(config).eval()
     known = () if config == whole else _used_names(family, whole, names)
     found = from_hf_tensors(family, config, tensors, _shapes(model), known=known)
-    fill_parameters(model, found, dtype or torch.float32)
-    return model.eval()
+    fill_parameters(model, found, dtype or torch.float32, when_filled)
+    return model
 
 
 def read_config(
@@ -182,21 +186,14 @@ def blocking_settings(family: Family, config: ModelConfig) -> list[str]:
     return found
 
 
-def _build_on_meta(config: ModelConfig) -> AnyModel:
-    import torch
-
-    from glassformer.models import build_model
-
-    with torch.device("meta"):
-        return build_model(config)
-
-
 def _shapes(model: AnyModel) -> dict[str, tuple[int, ...]]:
     return {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
 
 
 def _shapes_of(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    return _shapes(_build_on_meta(config))
+    from glassformer.models.factory import build_on_meta
+
+    return _shapes(build_on_meta(config))
 
 
 def _used_names(family: Family, config: ModelConfig, names: frozenset[str]) -> set[str]:

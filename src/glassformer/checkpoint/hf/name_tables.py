@@ -195,7 +195,7 @@ def equal_copies(
 def from_hf_tensors(
     family: Family, config: ModelConfig, tensors: Tensors, shapes: Shapes, *, known: Collection[str] = ()
 ) -> Iterator[tuple[str, Tensor]]:
-    """Yield the names and values of our parameters, reading one HF tensor at a time.
+    """Yield the names and values of our parameters, reading one HF tensor at a time, in the order of `shapes`.
 
     All names and shapes are checked before the first parameter is yielded. Raises TensorMismatchError for a missing,
     misshapen or unexpected tensor, for a copy that differs from its original (see `Family.copies`), and for a stored
@@ -220,7 +220,9 @@ def from_hf_tensors(
     unexpected, different = _check_unused(family, config, tensors, unused)
     if missing or unexpected or wrong or different:
         raise TensorMismatchError("; ".join(_messages(missing, unexpected, wrong, different)))
-    for rule in used:
+    # In the order of the model, its layers are filled one after the other, so that each can be quantized at once.
+    place = {name: index for index, name in enumerate(shapes)}
+    for rule in sorted(used, key=lambda rule: place[rule.names[0]]):
         yield from rule.split(tensors[rule.hf_name], shapes).items()
 
 

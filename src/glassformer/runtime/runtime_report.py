@@ -1,0 +1,91 @@
+"""Say how a model would compute here, and why, without loading its weights: for `glassformer info --runtime`."""
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+
+from glassformer.kernels.cpp_kernels import HEAD_SIZES
+from glassformer.kernels.cpp_library import KernelBuildError, is_library_built
+from glassformer.kernels.triton_kernels import has_triton_kernels
+from glassformer.models import ModelConfig
+from glassformer.runtime.choose_runner import CompileChoice, check_compile
+from glassformer.runtime.decision_rules import KERNEL_RULES, STEP_RULES, WEIGHT_RULES, Situation, decide
+from glassformer.runtime.prepare_model import DtypeName, Quantization, choose_preparation, weight_bytes
+
+BUILD_TIME = "about half a minute"
+
+
+class ReportedDecision(NamedTuple):
+    """A decision about a model, and the reason for it."""
+
+    decision: str
+    why: str
+
+
+def report_runtime(
+    config: ModelConfig,
+    *,
+    device: str = "auto",
+    dtype: torch.dtype | DtypeName = "auto",
+    quantize: Quantization = "none",
+    compile: CompileChoice = "auto",
+    stored_bytes: int = 0,
+) -> dict[str, ReportedDecision]:
+    """Return the decisions of `load` and generation for a model of this config, such as "device" -> cpu.
+
+    The decisions are made by the rules that `load` and generation use themselves (`decision_rules.py`), for a batch
+    without special wishes, such as attention weights. `stored_bytes` is the size of a GGUF file with quantized weights,
+    and 0 for other models.
+    """
+    prepared = choose_preparation(device=device, dtype=dtype, quantize=quantize)
+    problem, is_built = _kernel_library()
+    situation = Situation(
+        asked_device=device,
+        device=prepared.device.type,
+        has_gpu=prepared.device.type == "cuda",
+        is_quantized=quantize != "none",
+        has_4_bits=quantize == "int4",
+        keeps_gguf=stored_bytes > 0 and prepared.keeps_quantized,
+        builds_kernels=problem is None,
+        runs_triton=prepared.device.type == "cuda" and has_triton_kernels(prepared.device),
+        records="compiled" if check_compile(compile) == "on" else "",
+    )
+    weights, kernels = decide(WEIGHT_RULES, situation), decide(KERNEL_RULES, situation)
+    situation = replace(situation, can_replay=kernels.decision == "c++" and config.head_size in HEAD_SIZES)
+    numbers = str(prepared.dtype).removeprefix("torch.")
+    found: dict[str, Any] = {
+        "device": (str(prepared.device), prepared.device_rule.why),
+        "numbers": (numbers, "the default" if dtype == "auto" else "it was asked for"),
+        "weights": (weights.decision, weights.why),
+    }
+    if config.kind != "encoder":  # an encoder makes no steps
+        steps = decide(STEP_RULES, situation)
+        why = f"{kernels.why} ({problem})" if situation.device == "cpu" and problem is not None else kernels.why
+        found["kernels"] = (kernels.decision, why)
+        found["steps"] = (steps.decision, steps.why)
+    found["warm-up"] = _warm_up(situation, kernels.decision, is_built, config)
+    size = stored_bytes if situation.keeps_gguf else weight_bytes(config, prepared.dtype, quantize)
+    found["memory"] = (f"{size / 1e6:,.0f} MB of weights", "at most 1.2 times the larger of file and weights to load")
+    return {what: ReportedDecision(*decision) for what, decision in found.items()}
+
+
+def _kernel_library() -> tuple[str | None, bool]:
+    """Return why the C++ kernels cannot be built here, None if they can, and whether they are built already."""
+    try:
+        return None, is_library_built()
+    except KernelBuildError as error:
+        return str(error), False
+
+
+def _warm_up(situation: Situation, kernels: str, is_built: bool, config: ModelConfig) -> tuple[str, str]:
+    """Return what the first use costs beyond reading the weights, and why."""
+    if situation.records == "compiled" and config.kind != "encoder":
+        return "half a minute or more per batch shape", "torch compiles the first batch of a shape"
+    if situation.device == "cuda" and config.kind != "encoder":
+        return "slower first batches", "the first batch of a shape is recorded; later ones replay it"
+    if kernels == "c++" and not is_built:
+        return BUILD_TIME, "the C++ kernels are not built yet; they are then kept in the cache folder"
+    if kernels == "c++":
+        return "none", "the C++ kernels are built and in the cache folder"
+    return "none", "nothing is compiled"
