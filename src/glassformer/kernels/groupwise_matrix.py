@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -154,7 +155,8 @@ class CppGroupwiseMatrix(GroupwiseMatrix):
         form = self.form
         is_half = form.number_dtype == torch.float16
         size = _operations().groupwise_size(self.n_in, self.n_out, form.bits, form.has_mins, is_half)
-        self._packed = torch.zeros(size, dtype=torch.uint8)
+        # NumPy's memory, because torch's allocator rounds sizes up: a model of 135M weights took 35 % more.
+        self._packed = torch.from_numpy(np.zeros(size, np.uint8))
         self._shape = (self.n_in, self.n_out, form.bits, form.has_mins, is_half)
         # Looked up once: a step multiplies more than a hundred times.
         self._linear = _operations().groupwise_linear.default
