@@ -104,7 +104,7 @@ STEP_RULES = (
     Rule("recorded", "a GPU", "a CUDA graph launches all kernels of a step at once", lambda s: s.device == "cuda"),
     Rule(
         "replayed",
-        "a CPU with the C++ kernels, and at most 32 texts or beams",
+        "a CPU with C++ kernels, at most 32 texts or beams",
         "Python would take a large part of the time",
         lambda s: s.device == "cpu" and s.can_replay,
     ),
