@@ -2,7 +2,6 @@
 
 import json
 import random
-import struct
 import sys
 import time
 
@@ -11,84 +10,22 @@ import numpy as np
 import pytest
 import tokenizers
 import torch
-from tokenizers import pre_tokenizers
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from glassformer.checkpoint import CorruptFolderError
+from checkpoint.small_gguf import (
+    HEADS,
+    INNER,
+    KV_HEADS,
+    LAYERS,
+    VOCAB,
+    WIDTH,
+    Kind,
+    layer_shapes,
+    random_tensors,
+    shapes,
+    write,
+)
 from glassformer.checkpoint.gguf_file import halves_from_pairs, read_gguf
-
-WIDTH, INNER, LAYERS, HEADS, KV_HEADS, VOCAB = 64, 96, 2, 4, 2, 260
-BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
-Kind = gguf.GGMLQuantizationType
-
-
-def layer_shapes(head_dim=WIDTH // HEADS):
-    return {
-        "attn_norm.weight": (WIDTH,),
-        "attn_q.weight": (HEADS * head_dim, WIDTH),
-        "attn_k.weight": (KV_HEADS * head_dim, WIDTH),
-        "attn_v.weight": (KV_HEADS * head_dim, WIDTH),
-        "attn_output.weight": (WIDTH, HEADS * head_dim),
-        "ffn_norm.weight": (WIDTH,),
-        "ffn_gate.weight": (INNER, WIDTH),
-        "ffn_up.weight": (INNER, WIDTH),
-        "ffn_down.weight": (WIDTH, INNER),
-    }
-
-
-def shapes(extra=None, **options):
-    layer = layer_shapes(**options) | (extra or {})
-    whole = {"token_embd.weight": (VOCAB, WIDTH), "output_norm.weight": (WIDTH,)}
-    return whole | {f"blk.{i}.{name}": shape for i in range(LAYERS) for name, shape in layer.items()}
-
-
-def random_tensors(all_shapes=None):
-    rng = np.random.default_rng(0)
-    return {name: rng.normal(size=shape).astype(np.float32) for name, shape in (all_shapes or shapes()).items()}
-
-
-def write(path, architecture="llama", tensors=None, kind=Kind.F32, raw=None, tokenizer=True, ids=True, **changes):
-    """Write a small GGUF file with matrices of type `kind`. `raw` tensors are stored as given; None drops a value."""
-    values = {
-        "block_count": LAYERS,
-        "context_length": 128,
-        "embedding_length": WIDTH,
-        "feed_forward_length": INNER,
-        "attention.head_count": HEADS,
-        "attention.head_count_kv": KV_HEADS,
-        "attention.layer_norm_rms_epsilon": 1e-5,
-        "rope.freq_base": 50000.0,
-    } | changes
-    writer = gguf.GGUFWriter(path, architecture)
-    for name, value in values.items():
-        key = f"{architecture}.{name}"
-        if isinstance(value, int):
-            writer.add_uint32(key, value)
-        elif isinstance(value, float):
-            writer.add_float32(key, value)
-        elif isinstance(value, str):
-            writer.add_string(key, value)
-        elif value is not None:
-            writer.add_array(key, value)
-    if tokenizer:
-        writer.add_tokenizer_model("gpt2")
-        writer.add_tokenizer_pre("smollm")
-        writer.add_token_list([*BYTES, "ab", "abc", "<|begin|>", "<|end|>"])
-        writer.add_token_types([1] * 258 + [3, 3])
-        writer.add_token_merges(["a b", "ab c"])
-        writer.add_chat_template("{{ messages }}")
-    if tokenizer and ids:
-        writer.add_bos_token_id(258)
-        writer.add_eos_token_id(259)
-    for name, tensor in (random_tensors() if tensors is None else tensors).items():
-        form = kind if tensor.ndim == 2 else Kind.F32
-        stored, form = (raw or {}).get(name, (gguf.quantize(tensor, form), form))
-        writer.add_tensor(name, stored, raw_dtype=form)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
 
 
 def rotary_scores(q, k, *, pairs):
@@ -287,64 +224,6 @@ def test_unsupported_or_mismatched_settings_are_named(tmp_path, changes, message
     with pytest.raises(ValueError, match=message) as caught:
         read_gguf(path)
     assert str(path) in str(caught.value)
-
-
-def header(*, magic=b"GGUF", version=3, tensors=0, values=0, rest=b""):
-    return magic + struct.pack("<IQQ", version, tensors, values) + rest
-
-
-def text(value):
-    return struct.pack("<Q", len(value)) + value
-
-
-def info(name=b"t", dims=(32,), kind=0, offset=0):
-    return text(name) + struct.pack(f"<I{len(dims)}QIQ", len(dims), *dims, kind, offset)
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "has 0 bytes: expected a GGUF file"),
-        (header(magic=b"GGML"), "starts with b'GGML': expected b'GGUF'"),
-        (header(version=1), "version 1: expected little-endian, version 2 or 3"),
-        (header(version=3 << 24), "expected little-endian"),
-        (header(tensors=2**63), "9223372036854775808 tensors: expected at most 65536"),
-        (header(values=2**40), "1099511627776 values: expected at most 65536"),
-        (header(values=1, rest=text(b"a") + struct.pack("<IIQ", 9, 0, 2**60)), "arrays of 1152921504606846976 items"),
-        (header(values=1, rest=text(b"a") + struct.pack("<IIQ", 9, 4, 2**20)), "ends at byte"),
-        (header(values=1, rest=text(b"a") + struct.pack("<IIQ", 9, 8, 2**20) + text(b"x")), "ends at byte"),
-        (header(values=1, rest=text(b"a") + struct.pack("<IIQ", 9, 8, 1) + text(b"\xff")), "that is not UTF-8"),
-        (header(values=1, rest=text(b"a") + struct.pack("<IIQ", 9, 9, 1)), "an array of type 9"),
-        (header(values=1, rest=text(b"a") + struct.pack("<I", 77)), "a value of type 77"),
-        (header(values=1, rest=struct.pack("<Q", 2**64 - 1)), "ends at byte"),
-        (header(values=2, rest=(text(b"a") + struct.pack("<IB", 0, 1)) * 2), "has 'a' twice"),
-        (header(values=1, rest=text(b"general.alignment") + struct.pack("<II", 4, 3)), "general.alignment=3"),
-        (header(tensors=1, rest=info(dims=())), "in 0 dimensions"),
-        (header(tensors=1, rest=text(b"t") + struct.pack("<I", 2**31)), "2147483648 dimensions"),
-        (header(tensors=2, rest=info() * 2), "has 't' twice"),
-        (header(tensors=1, rest=info(kind=4)), "stored in 4: expected a known type"),
-        (header(tensors=1, rest=info(kind=8, dims=(31,))), "expected rows of 32 in a block"),
-        (header(tensors=1, rest=info(dims=(2**63, 2**63))), "expected a separate range"),
-        (header(tensors=1, rest=info(offset=2**60)), "expected a separate range"),
-        (header(tensors=2, rest=info() + info(b"u") + bytes(256)), "expected a separate range"),
-    ],
-)
-def test_a_corrupt_header_is_refused(tmp_path, content, message):
-    path = tmp_path / "model.gguf"
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match=message) as caught:
-        read_gguf(path)
-    assert isinstance(caught.value, CorruptFolderError) or "version" in message or "endian" in message
-    assert str(path) in str(caught.value)
-
-
-def test_an_endless_header_is_refused_before_it_is_read(tmp_path):
-    path = tmp_path / "model.gguf"
-    with path.open("wb") as stream:
-        stream.write(header(values=1, rest=text(b"a") + struct.pack("<IQ", 8, 2**27)))
-        stream.truncate(2**28)  # a sparse file
-    with pytest.raises(CorruptFolderError, match="expected at most 67108864"):
-        read_gguf(path)
 
 
 def test_mutated_files_load_or_are_refused_quickly(tmp_path):

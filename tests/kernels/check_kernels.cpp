@@ -10,6 +10,7 @@
 #include "int8.h"
 #include "step.h"
 #include "choice.h"
+#include "groupwise.h"
 
 #if defined(__AMX_INT8__)
 constexpr bool kHasTiles = true;
@@ -178,7 +179,57 @@ void check_choice(int64_t n) {
   expect(std::isnan(values[0]), "NaN in log-probabilities (tokens)", n);
 }
 
+// Group-wise products of whole numbers: activations whose largest magnitude is 127 in every group, scales 1/2 and minimums
+// that are whole, so that every float is exact. Rows have the same result alone and together, and can be read back.
+void check_groupwise(int64_t bits, bool has_mins, int64_t m, int64_t n, int64_t k, bool extreme) {
+  const groupwise::Shape shape{n, k, bits, has_mins, false};
+  const int64_t groups = shape.groups(), padded_k = groups * groupwise::kGroup;
+  const int64_t least = bits == 8 ? -128 : has_mins ? 0 : -8, most = least + (1 << bits) - 1;
+  std::vector<int8_t> codes(n * padded_k);
+  for (auto& code : codes) code = static_cast<int8_t>(extreme ? (draw(0, 9) ? least : most) : draw(least, most));
+  std::vector<float> scales(n * groups), mins(n * groups), bias(n), x(m * k), y(m * n), alone(n), row(k);
+  for (auto& scale : scales) scale = static_cast<float>(draw(1, 4)) / 2;
+  for (auto& min : mins) min = static_cast<float>(draw(-3, 3));
+  for (auto& number : bias) number = static_cast<float>(draw(-9, 9));
+  for (auto& number : x) number = static_cast<float>(extreme ? (draw(0, 9) ? 127 : -127) : draw(-127, 127));
+  for (int64_t r = 0; r < m; ++r)
+    for (int64_t g = 0; g < groups; ++g) x[r * k + g * groupwise::kGroup] = draw(0, 1) ? 127.0f : -127.0f;
+  std::vector<uint8_t> packed(shape.bytes());
+  auto bytes_of = [](const std::vector<float>& numbers, int64_t place) {
+    return reinterpret_cast<const uint8_t*>(numbers.data() + place);
+  };
+  for (int64_t c = 0; c < n; ++c)
+    groupwise::pack_row(shape, c, codes.data() + c * padded_k, bytes_of(scales, c * groups), bytes_of(mins, c * groups),
+                        packed.data());
+  groupwise::multiply(shape, x.data(), m, packed.data(), bias.data(), 1, y.data());
+  auto weight = [&](int64_t c, int64_t i) {
+    const int64_t group = c * groups + i / groupwise::kGroup;
+    return scales[group] * codes[c * padded_k + i] + (has_mins ? mins[group] : 0.0f);
+  };
+  for (int64_t c = 0; c < n; ++c) {
+    groupwise::read_row(shape, packed.data(), c, row.data());
+    for (int64_t i = 0; i < k; ++i)
+      expect(row[i] == weight(c, i), "group-wise row (bits, channel, place, found, right)", bits, c, i, row[i], weight(c, i));
+  }
+  for (int64_t r = 0; r < m; ++r) {
+    groupwise::multiply(shape, x.data() + r * k, 1, packed.data(), bias.data(), 1, alone.data());
+    for (int64_t c = 0; c < n; ++c) {
+      double right = bias[c], size = 1;
+      for (int64_t i = 0; i < k; ++i) right += static_cast<double>(x[r * k + i]) * weight(c, i), size += std::fabs(weight(c, i));
+      expect(alone[c] == y[r * n + c], "a row alone and in a batch (bits, rows, row, channel)", bits, m, r, c);
+      expect(std::fabs(y[r * n + c] - right) < 1e-4 * size, "group-wise sums (bits, mins, m, n, k, row, channel, found, right)",
+             bits, has_mins, m, n, k, r, c, y[r * n + c], right);
+    }
+  }
+}
+
 int main() {
+  for (const int64_t bits : {4, 8})
+    for (const bool has_mins : {false, true})
+      for (const bool extreme : {false, true}) {
+        for (int64_t m = 1; m <= 9; ++m) check_groupwise(bits, has_mins, m, draw(1, 70), draw(1, 140), extreme);
+        check_groupwise(bits, has_mins, 37, 45, 1100, extreme);  // more than one block of rows
+      }
   for (int64_t m = 1; m <= 14; ++m) check_sums(m, draw(1, 70), draw(1, 140), m % 2 != 0);
   for (const int64_t m : {16, 17, 32, 33, 49}) check_sums(m, 33, 70, false);
   check_sums(37, 45, 260, true);

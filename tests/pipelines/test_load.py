@@ -6,8 +6,10 @@ import random
 import pytest
 import torch
 
-from checkpoint import hf_models
+from checkpoint import hf_models, small_gguf
 from glassformer.checkpoint.safe_files import CorruptFolderError
+from glassformer.decoding import GenerationConfig
+from glassformer.nn.groupwise_linear import GroupwiseLinear
 from glassformer.pipelines.classifier import Classifier
 from glassformer.pipelines.conversion import convert
 from glassformer.pipelines.generator import Generator
@@ -77,6 +79,34 @@ def test_a_missing_path_and_an_unknown_file_are_refused(tmp_path):
     (tmp_path / "text.txt").write_text("hello", encoding="utf-8")
     with pytest.raises(ValueError, match="expected a model folder, a GGUF file, or"):
         load(tmp_path / "text.txt")
+
+
+def test_a_gguf_file_stays_as_stored_unless_a_dtype_is_given(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    path = small_gguf.write(tmp_path / "m.gguf", kind=small_gguf.Kind.Q4_1)
+
+    def kinds(**options):
+        return {type(module) for module in load(path, **options).model.modules()} & {GroupwiseLinear, torch.nn.Linear}
+
+    assert kinds() == {GroupwiseLinear}
+    assert kinds(dtype="float32") == {torch.nn.Linear}
+    assert kinds(dtype="bfloat16") == {torch.nn.Linear}
+    assert kinds(quantize="int4") == {GroupwiseLinear}
+    assert GroupwiseLinear not in kinds(quantize="int8")
+
+
+def test_on_a_gpu_a_gguf_file_is_expanded(tmp_path, monkeypatch):
+    path = small_gguf.write(tmp_path / "m.gguf", kind=small_gguf.Kind.Q8_0)
+    monkeypatch.setattr("glassformer.runtime.prepare_model.choose_device", lambda name: torch.device("meta"))
+    assert not any(isinstance(module, GroupwiseLinear) for module in load(path).model.modules())
+
+
+def test_a_packed_gguf_file_generates_alone_what_it_generates_in_a_batch(tmp_path):
+    model = load(small_gguf.write(tmp_path / "m.gguf", kind=small_gguf.Kind.Q4_1), device="cpu")
+    texts = ["abc", "ab", "a longer text that is padded to another length", "x"]
+    config = GenerationConfig(max_new_tokens=8)
+    together = model.run(texts, config=config)
+    assert [model.run([text], config=config)[0] for text in texts] == together
 
 
 def test_the_size_of_batches_and_truncation_are_settings_of_the_pipeline(tmp_path):

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from glassformer.models import build_model, preset
+from glassformer.nn.groupwise_linear import GroupwiseLinear
 from glassformer.nn.quantized_linear import Int8Linear, TorchInt8Linear
 from glassformer.runtime.prepare_model import prepare_model, read_dtype
 
@@ -32,10 +33,18 @@ def test_int8_is_a_fused_copy(monkeypatch):
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
+def test_int4_is_a_fused_copy(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    model = build_model(preset("tiny-llama"))
+    found = prepare_model(model, quantize="int4")
+    assert isinstance(found.decoder.layers[0].self_attn.qkv_proj, GroupwiseLinear)
+    assert type(model.decoder.layers[0].self_attn.q_proj) is torch.nn.Linear
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"quantize": "int3"}, "quantize='int3': expected one of none, int8"),
+        ({"quantize": "int3"}, "quantize='int3': expected one of none, int8, int4"),
         ({"dtype": "float31"}, "dtype='float31': expected one of auto, float32, bfloat16, float16"),
         ({"quantize": "int8", "dtype": "float16"}, "quantize='int8' with dtype=float16: expected one of them"),
         ({"device": "gpu"}, "device='gpu' is not a torch device"),
@@ -46,10 +55,11 @@ def test_wrong_options_are_refused(options, message):
         prepare_model(build_model(preset("tiny-gpt2")), **options)
 
 
-def test_int8_on_a_gpu_is_refused(monkeypatch):
+@pytest.mark.parametrize("weights", ["int8", "int4"])
+def test_quantized_weights_on_a_gpu_are_refused(monkeypatch, weights):
     monkeypatch.setattr("glassformer.runtime.prepare_model.choose_device", lambda name: torch.device("cuda"))
-    with pytest.raises(ValueError, match="quantize='int8' with device='cuda': int8 runs on a CPU"):
-        prepare_model(build_model(preset("tiny-gpt2")), device="cuda", quantize="int8")
+    with pytest.raises(ValueError, match=f"quantize='{weights}' with device='cuda': {weights} runs on a CPU"):
+        prepare_model(build_model(preset("tiny-gpt2")), device="cuda", quantize=weights)
 
 
 def test_a_torch_dtype_is_taken_as_it_is():

@@ -7,6 +7,7 @@ from torch import nn
 from glassformer.data.corpora.toy import PairTaskData
 from glassformer.decoding import GenerationConfig, generate
 from glassformer.models import build_model, preset
+from glassformer.nn.groupwise_linear import GroupwiseLinear
 from glassformer.nn.quantized_linear import Int8Linear
 from glassformer.runtime.quantized_model import quantize
 from glassformer.text.tokenizer import BEGIN, END, PAD
@@ -68,3 +69,23 @@ def test_a_trained_model_gives_the_same_texts_in_int8(int8_linear):
     ]
     same = sum(a == b for a, b in zip(*texts, strict=True))
     assert same >= 0.98 * len(sources)
+
+
+@pytest.mark.parametrize("name", ["tiny-transformer-base", "tiny-llama", "tiny-t5-small", "tiny-bert-base"])
+def test_the_logits_of_an_int4_model_stay_close(name):
+    torch.manual_seed(0)
+    model = build_model(preset(name)).eval()
+    inputs = [torch.randint(4, 40, (3, 9)) for _ in range(2 if model.kind == "encoder_decoder" else 1)]
+    with torch.inference_mode():
+        exact, found = model(*inputs), quantize(model, "int4")(*inputs)
+    assert (found - exact).norm() < 0.25 * exact.norm()
+
+
+def test_int4_has_4_bits_in_layers_and_8_in_the_head():
+    model = build_model(preset("tiny-llama"))
+    quantized = quantize(model, "int4")
+    assert not any(type(module) is nn.Linear for module in quantized.modules())
+    bits = {name: m.matrix.form.bits for name, m in quantized.named_modules() if isinstance(m, GroupwiseLinear)}
+    assert {value for name, value in bits.items() if ".layers." in name} == {4}
+    assert {name for name, value in bits.items() if value == 8} == {"head.out_proj"}
+    assert torch.equal(quantized.embeddings.tokens.weight, model.embeddings.tokens.weight)

@@ -16,10 +16,10 @@ def fail():
     raise KernelBuildError("no C++ compiler was found")
 
 
-@pytest.mark.parametrize("quantize", ["none", "int8"])
+@pytest.mark.parametrize("quantize", ["none", "int8", "int4"])
 @pytest.mark.parametrize("dtype", ["auto", "bfloat16"])
 def test_the_report_is_what_a_prepared_model_does(quantize, dtype):
-    if quantize == "int8" and dtype != "auto":
+    if quantize != "none" and dtype != "auto":
         with pytest.raises(ValueError, match="expected one of them"):
             report_runtime(preset("tiny-gpt2"), dtype=dtype, quantize=quantize)
         return
@@ -53,3 +53,13 @@ def test_the_memory_of_the_weights_is_counted(name):
     assert weight_bytes(model.config, torch.float32) == n_bytes
     assert weight_bytes(model.config, torch.bfloat16) == n_bytes // 2
     assert n_bytes // 4 < weight_bytes(model.config, torch.float32, "int8") < n_bytes
+    assert n_bytes // 8 < weight_bytes(model.config, torch.float32, "int4") < n_bytes
+
+
+def test_a_quantized_gguf_file_is_reported_as_stored(monkeypatch):
+    monkeypatch.setattr(NAME, lambda: True)
+    found = report_runtime(preset("tiny-llama"), device="cpu", stored_bytes=12_000_000)
+    assert found["weights"].decision == "quantized as stored, projections fused"
+    assert (found["kernels"].decision, found["memory"].decision) == ("c++", "12 MB of weights")
+    expanded = report_runtime(preset("tiny-llama"), device="cpu", dtype="float32", stored_bytes=12_000_000)
+    assert expanded["weights"].decision == "as stored"

@@ -1,42 +1,33 @@
 """Read GGUF files (llama.cpp's format), converting metadata and tensor names to HF's and dequantizing the tensors.
 
-This module parses the header and checks every length against the file size, because the reader of the `gguf` package
-trusts the lengths and takes seconds for a vocabulary. The package is used to dequantize the tensors.
+`gguf_header.py` parses the header. The `gguf` package is used to dequantize the tensors.
 """
 
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from glassformer.checkpoint.external_model import ExternalModel
+from glassformer.checkpoint.gguf_header import GgufHeader, StoredTensor
 from glassformer.checkpoint.safe_files import CorruptFolderError
 from glassformer.text.gguf_tokenizer import token_id, tokenizer_from_metadata
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-MAGIC = b"GGUF"
-VERSIONS = (2, 3)
 ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 
-# Limits for hostile headers. The largest real headers stay below three quarters of each.
-MAX_HEADER = 1 << 26
-MAX_ENTRIES = 1 << 16
-MAX_ITEMS = 1 << 21
 MAX_CONTEXT = 1 << 24
+"""Limit of the context length in a hostile header."""
 
-# Value type numbers. 8 is a string, 9 an array.
-SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-STRING, ARRAY = 8, 9
+Number = TypeVar("Number", bound=np.generic)
 
 PARTS = {
     "attn_norm": "input_layernorm",
@@ -60,7 +51,7 @@ def read_gguf(path: Path) -> ExternalModel:
     Whatever the file stores, tensors are returned in float32, and the rows of Q and K are in HF's order.
     """
     path, gguf = Path(path), _library()
-    header = _Header(path, gguf)
+    header = GgufHeader(path, gguf)
     try:
         config = _config(header)
         tensors = GgufTensors(header, config, gguf)
@@ -77,7 +68,7 @@ def read_gguf(path: Path) -> ExternalModel:
     )
 
 
-def halves_from_pairs(rows: NDArray[np.float32], n_heads: int) -> NDArray[np.float32]:
+def halves_from_pairs(rows: NDArray[Number], n_heads: int) -> NDArray[Number]:
     """Reorder the rows of a Q or K projection to HF's order, from that of llama2.c and llama.cpp's architecture llama.
 
     RoPE rotates the rows of each head in pairs. Within a head, these two store pair after pair; HF stores the first
@@ -92,7 +83,7 @@ class GgufTensors:
     The constructor raises ValueError unless the file has exactly the tensors that `config` implies, in their shapes.
     """
 
-    def __init__(self, header: _Header, config: Mapping[str, Any], gguf: ModuleType):
+    def __init__(self, header: GgufHeader, config: Mapping[str, Any], gguf: ModuleType):
         self._header, self._config, self._gguf = header, config, gguf
         self._names = {}
         expected = _expected(config)
@@ -120,17 +111,48 @@ class GgufTensors:
         """Read one tensor, dequantize it and return it in float32."""
         import torch
 
-        stored = self._header.tensors[self._names[name]]
-        # Use a plain read: mapped pages would count as memory beside the model's.
-        rows = np.fromfile(self._header.path, np.uint8, stored.size, offset=stored.start)
-        with np.errstate(all="ignore"):  # a NaN stays a NaN, without a warning
-            values = self._gguf.dequantize(rows.reshape(*stored.shape[:-1], -1), stored.kind).reshape(stored.shape)
-        if self._config["model_type"] == "llama" and ".q_proj." in name:
-            values = halves_from_pairs(values, self._config["num_attention_heads"])
-        if self._config["model_type"] == "llama" and ".k_proj." in name:
-            values = halves_from_pairs(values, self._config["num_key_value_heads"])
+        values = self.read_rows(name, 0, self.shape(name)[0])
         # Training must not write into a read-only or mapped array.
         return torch.from_numpy(np.require(values, np.float32, ["C", "W", "A"]))
+
+    def read_rows(self, name: str, begin: int, end: int) -> NDArray[np.float32]:
+        """Read some rows of a tensor and dequantize them. Their number is a multiple of `row_step`."""
+        stored = self._header.tensors[self._names[name]]
+        raw = self.read_raw(name, begin, end)
+        with np.errstate(all="ignore"):  # a NaN stays a NaN, without a warning
+            values = self._gguf.dequantize(raw, stored.kind).reshape(-1, *stored.shape[1:])
+        return self.reorder_rows(name, values)
+
+    def read_raw(self, name: str, begin: int, end: int) -> NDArray[np.uint8]:
+        """Return the bytes of some rows of a tensor, in the file's order and number format: (rows, bytes)."""
+        stored = self._header.tensors[self._names[name]]
+        size = stored.size // stored.shape[0]
+        # Use a plain read: mapped pages would count as memory beside the model's.
+        raw = np.fromfile(self._header.path, np.uint8, (end - begin) * size, offset=stored.start + begin * size)
+        return raw.reshape(end - begin, -1)
+
+    def row_step(self, name: str) -> int:
+        """Return the number of rows that `reorder_rows` exchanges with each other: those of a head, or 1."""
+        heads = self._reordered_heads(name)
+        return self.shape(name)[0] // heads if heads else 1
+
+    def reorder_rows(self, name: str, rows: NDArray[Number]) -> NDArray[Number]:
+        """Return rows of this tensor in HF's order. They must be those of one or several whole heads (`row_step`)."""
+        if not self._reordered_heads(name):
+            return rows
+        return halves_from_pairs(rows, len(rows) // self.row_step(name))
+
+    def is_quantized(self, name: str) -> bool:
+        """Return whether a tensor is stored in blocks of quantized numbers."""
+        block, _ = self._gguf.GGML_QUANT_SIZES[self._header.tensors[self._names[name]].kind]
+        return int(block) > 1
+
+    def _reordered_heads(self, name: str) -> int:
+        """Return the number of heads of a Q or K projection that is not in HF's order; 0 for other tensors."""
+        if self._config["model_type"] != "llama":
+            return 0
+        heads = {".q_proj.": "num_attention_heads", ".k_proj.": "num_key_value_heads"}
+        return next((int(self._config[key]) for part, key in heads.items() if part in name), 0)
 
     def stored_as(self, name: str) -> str:
         """Return the number format of a stored tensor, such as Q4_K."""
@@ -144,133 +166,7 @@ class GgufTensors:
             raise ValueError(f"tensors in {kind.name}: expected floating point or a supported quantization") from error
 
 
-@dataclass(frozen=True)
-class _Stored:
-    """Shape, number format (`kind`) and byte range (`start`, `size`) of one tensor in a GGUF file."""
-
-    shape: tuple[int, ...]
-    kind: Any
-    start: int
-    size: int
-
-
-class _Header:
-    """The header of a GGUF file: metadata values by key, and the location of each tensor."""
-
-    def __init__(self, path: Path, gguf: ModuleType):
-        self.path = path
-        if path.stat().st_size < 24:
-            raise CorruptFolderError(f"{path} has {path.stat().st_size} bytes: expected a GGUF file")
-        self.data = np.asarray(np.memmap(path, np.uint8, "r"))
-        self._view, self._at, self._items = self.data.data, 0, 0
-        magic = bytes(self._take(4))
-        if magic != MAGIC:
-            raise CorruptFolderError(f"{path} starts with {magic!r}: expected {MAGIC!r}")
-        version = self._number("I")
-        if version not in VERSIONS:
-            raise ValueError(f"{path} is GGUF of version {version}: expected little-endian, version 2 or 3")
-        n_tensors, n_values = self._count("tensors"), self._count("values")
-        self.metadata: dict[str, Any] = {}
-        for _ in range(n_values):
-            key = self._text()
-            if key in self.metadata:
-                raise CorruptFolderError(f"{path} has {key[:80]!r} twice: expected one value")
-            self.metadata[key] = self._value(self._number("I"))
-        self.tensors = self._places(n_tensors, gguf)
-
-    def _take(self, count: int) -> memoryview:
-        """Return the next `count` bytes. Raises CorruptFolderError if they exceed the file or `MAX_HEADER` bytes."""
-        start, end = self._at, self._at + count
-        if end > len(self._view):
-            raise CorruptFolderError(f"{self.path} ends at byte {len(self._view)}: its header expects {end} or more")
-        if end > MAX_HEADER:
-            raise CorruptFolderError(f"{self.path} has a header of {end} bytes or more: expected at most {MAX_HEADER}")
-        self._at = end
-        return self._view[start:end]
-
-    def _number(self, code: str) -> Any:
-        return struct.unpack("<" + code, self._take(struct.calcsize("<" + code)))[0]
-
-    def _count(self, what: str) -> int:
-        count = self._number("Q")
-        if count > MAX_ENTRIES:
-            raise CorruptFolderError(f"{self.path} has {count} {what}: expected at most {MAX_ENTRIES}")
-        return count
-
-    def _text(self) -> str:
-        start, piece = self._at, bytes(self._take(self._number("Q")))
-        try:
-            return piece.decode()
-        except UnicodeDecodeError as error:
-            raise CorruptFolderError(f"{self.path} has a string at byte {start} that is not UTF-8: {error}") from error
-
-    def _value(self, kind: int) -> Any:
-        if kind in SCALARS:
-            return self._number(SCALARS[kind])
-        if kind == STRING:
-            return self._text()
-        if kind != ARRAY:
-            raise CorruptFolderError(f"{self.path} has a value of type {kind} at byte {self._at}: expected 0 to 12")
-        kind, count = self._number("I"), self._number("Q")
-        self._items += count
-        if self._items > MAX_ITEMS:
-            raise CorruptFolderError(f"{self.path} has arrays of {self._items} items: expected at most {MAX_ITEMS}")
-        if kind == STRING:
-            return self._texts(count)
-        if kind not in SCALARS:
-            raise CorruptFolderError(f"{self.path} has an array of type {kind} at byte {self._at}: expected scalars")
-        code = "<" + SCALARS[kind]
-        return np.frombuffer(self._take(count * struct.calcsize(code)), code).tolist()
-
-    def _texts(self, count: int) -> list[str]:
-        """Read an array of `count` strings in one loop, because `_text` per string is slow for a vocabulary."""
-        view, at, texts, length_at = self._view, self._at, [], struct.Struct("<Q").unpack_from
-        last = min(len(view), MAX_HEADER)
-        for _ in range(count):
-            if at + 8 > last or (end := at + 8 + length_at(view, at)[0]) > last:
-                break
-            try:
-                texts.append(str(view[at + 8 : end], "utf-8"))
-            except UnicodeDecodeError:
-                break
-            at = end
-        self._at = at
-        if len(texts) < count:
-            self._text()  # raises the error for the next string
-        return texts
-
-    def _places(self, count: int, gguf: ModuleType) -> dict[str, _Stored]:
-        """Read the entries of `count` tensors and check that their byte ranges lie in the file and do not overlap."""
-        found: dict[str, _Stored] = {}
-        for _ in range(count):
-            name, n_dims = self._text(), self._number("I")
-            if name in found or not 1 <= n_dims <= 4:
-                raise CorruptFolderError(f"{self.path} has {name[:80]!r} twice or in {n_dims} dimensions: expected 1-4")
-            dims, code, offset = [self._number("Q") for _ in range(n_dims)], self._number("I"), self._number("Q")
-            try:
-                kind = gguf.GGMLQuantizationType(code)
-                block, block_bytes = gguf.GGML_QUANT_SIZES[kind]
-            except (ValueError, KeyError) as error:
-                raise CorruptFolderError(f"{self.path}: {name} is stored in {code}: expected a known type") from error
-            if 0 in dims or dims[0] % block:
-                raise CorruptFolderError(f"{self.path}: {name} has {dims} numbers: expected rows of {block} in a block")
-            found[name] = _Stored(tuple(reversed(dims)), kind, offset, math.prod(dims) // block * block_bytes)
-        alignment = self.metadata.get("general.alignment", 32)
-        if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
-            raise CorruptFolderError(f"{self.path}: general.alignment={alignment}: expected a power of two")
-        end = data_start = -(-self._at // alignment) * alignment
-        for name, stored in sorted(found.items(), key=lambda item: item[1].start):
-            start = data_start + stored.start
-            if start < end or stored.start % alignment or start + stored.size > len(self._view):
-                raise CorruptFolderError(
-                    f"{self.path}: {name} takes {stored.size} bytes from {start}: expected a separate range between "
-                    f"{end} and {len(self._view)}, the end of the file"
-                )
-            end, found[name] = start + stored.size, _Stored(stored.shape, stored.kind, start, stored.size)
-        return found
-
-
-def _config(header: _Header) -> dict[str, Any]:
+def _config(header: GgufHeader) -> dict[str, Any]:
     """Convert the header's metadata to HF's `config.json` values. Raises ValueError for an unsupported model."""
     values, tensors = header.metadata, header.tensors
     kind = values.get("general.architecture")
@@ -319,7 +215,7 @@ def _config(header: _Header) -> dict[str, Any]:
     return config
 
 
-def _refuse_unsupported(values: Mapping[str, Any], kind: str, tensors: Mapping[str, _Stored]) -> None:
+def _refuse_unsupported(values: Mapping[str, Any], kind: str, tensors: Mapping[str, StoredTensor]) -> None:
     scaling = values.get(f"{kind}.rope.scaling.type", "none")
     factors = [values.get(f"{kind}.rope.{key}", 1.0) for key in ("scaling.factor", "scale_linear")]
     if scaling != "none" or any(factor not in (0, 1) for factor in factors) or "rope_freqs.weight" in tensors:

@@ -26,7 +26,7 @@ def info(
     runtime: bool = False,
     device: str = "auto",
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto",
-    quantize: Literal["none", "int8"] = "none",
+    quantize: Literal["none", "int8", "int4"] = "none",
     compile: Literal["auto", "on", "off"] = "auto",
     allow_pickle: bool = False,
 ) -> None:
@@ -98,10 +98,13 @@ def describe(path: Path, *, allow_pickle: bool = False) -> dict[str, Any]:
 
 def _runtime(path: Path, asked: Mapping[str, Any], *, allow_pickle: bool) -> dict[str, dict[str, str]]:
     """Return what would be decided for the model, and why, if `run` were given these options."""
+    from glassformer.checkpoint.gguf_model import has_quantized_tensors
     from glassformer.checkpoint.summary import summarize
     from glassformer.runtime.runtime_report import report_runtime
 
-    found = report_runtime(summarize(path, allow_pickle=allow_pickle).config, **asked)
+    model = summarize(path, allow_pickle=allow_pickle)
+    is_packed = model.foreign is not None and has_quantized_tensors(model.foreign)
+    found = report_runtime(model.config, **asked, stored_bytes=path.stat().st_size if is_packed else 0)
     return {what: {"decision": one.decision, "why": one.why} for what, one in found.items()}
 
 

@@ -52,8 +52,10 @@ def load(
     Args:
         path: A model folder, or a GGUF or llama2.c file.
         device: Where to compute, such as "cpu" or "cuda"; "auto" is a GPU if there is one.
-        dtype: "float32", "bfloat16", "float16" or a torch dtype; "auto" is float32.
+        dtype: "float32", "bfloat16", "float16" or a torch dtype; "auto" is float32. The quantized weights of a GGUF
+            file stay as they are stored with "auto" on a CPU, and are expanded otherwise.
         quantize: "int8" computes with 8-bit weights on the CPU: several times as fast, with nearly the same results.
+            "int4" computes with 4-bit weights: half the memory of int8, and less exact.
         compile: "on" compiles the decoding steps of a model that generates text. That takes half a minute or more for
             each batch shape, and pays off if many texts follow. "auto" does not compile.
         batch_tokens: The most tokens of a batch, padding included; None is 4096 where texts are written, and 8192 where
@@ -71,7 +73,12 @@ def load(
     if batch_tokens is not None:
         check_positive("batch_tokens", batch_tokens)
     prepared = choose_preparation(device=device, dtype=dtype, quantize=quantize)
-    read_model = partial(load_model, dtype=prepared.dtype, when_filled=prepared.prepare_module)
+    read_model = partial(
+        load_model,
+        dtype=prepared.dtype,
+        when_filled=prepared.prepare_module,
+        keep_quantized=prepared.keeps_quantized,
+    )
     with naming_errors(path):
         pipeline: Any = _load(path, read_model, allow_pickle)
     pipeline.model = prepared.finish(pipeline.model)

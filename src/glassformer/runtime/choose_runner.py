@@ -4,8 +4,8 @@ A recording also encodes the sources of an encoder-decoder on a GPU, and on a CP
 sources are short. Several samples of one source are an exception: each needs its own copy of the encoder output, so the
 source is encoded before.
 
-Packing (`packed_model.py`) and int8 (`quantized_model.py`) make a changed copy of a model; the rules apply to it. A
-model whose weights are laid out for it is recorded as its packed twin, which shares its memory.
+Packing (`packed_model.py`) and quantizing (`quantized_model.py`) make a changed copy of a model; the rules apply to it.
+A model whose weights are laid out for it is recorded as its packed twin, which shares its memory.
 """
 
 import weakref
@@ -17,11 +17,13 @@ from typing import Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
+from glassformer.kernels.groupwise_matrix import CppGroupwiseMatrix
 from glassformer.kernels.kernel_registry import kernels_for
 from glassformer.kernels.kernel_set import KernelSet
 from glassformer.kernels.triton_kernels import has_triton_kernels
 from glassformer.models import DecoderModel, EncoderDecoderModel
 from glassformer.nn.attention_backends import reads_unfilled
+from glassformer.nn.groupwise_linear import GroupwiseLinear
 from glassformer.nn.quantized_linear import Int8Linear, TorchInt8Linear
 from glassformer.runtime.cache_pool import CachePool
 from glassformer.runtime.decision_rules import KERNEL_RULES, STEP_RULES, Situation, decide
@@ -121,8 +123,8 @@ def situation_of(model: TextModel, work: ExpectedWork | None = None) -> Situatio
     recordings = _RECORDINGS.get(model)
     return Situation(
         device=device.type,
-        is_quantized=any(isinstance(module, Int8Linear | TorchInt8Linear) for module in modules),
-        builds_kernels=not any(isinstance(module, TorchInt8Linear) for module in modules),
+        is_quantized=any(isinstance(module, Int8Linear | TorchInt8Linear | GroupwiseLinear) for module in modules),
+        builds_kernels=not any(isinstance(module, TorchInt8Linear) or _is_plain(module) for module in modules),
         runs_triton=device.type == "cuda" and has_triton_kernels(device),
         asks_for_kernels=model in _WITH_COMPILED_KERNELS,
         is_watched=any(module._forward_hooks or module._forward_pre_hooks for module in modules),
@@ -130,6 +132,11 @@ def situation_of(model: TextModel, work: ExpectedWork | None = None) -> Situatio
         needs_attention=work is not None and work.needs_attention,
         records="" if recordings is None else "compiled" if recordings.are_compiled else "recorded",
     )
+
+
+def _is_plain(module: torch.nn.Module) -> bool:
+    """Return whether a layer has group-wise quantized weights and computes in plain torch, for lack of kernels."""
+    return isinstance(module, GroupwiseLinear) and not isinstance(module.matrix, CppGroupwiseMatrix)
 
 
 def choose_kernels(model: TextModel, situation: Situation | None = None) -> KernelSet:
@@ -209,7 +216,7 @@ def record_steps(model: TextModel, *, compile: bool = False, cache_dtype: torch.
 
 
 def compile_steps(model: TextModel) -> None:
-    """Compile the decoding steps of this model (see `record_steps`). An int8 model then caches in float16."""
+    """Compile the decoding steps of this model (see `record_steps`). A quantized model then caches in float16."""
     is_quantized = situation_of(model).is_quantized
     record_steps(model, compile=True, cache_dtype=torch.float16 if is_quantized else None)
 
@@ -222,5 +229,5 @@ def check_compile(choice: CompileChoice) -> CompileChoice:
 
 
 def use_compiled_kernels(model: TextModel) -> None:
-    """Use the C++ kernels for this model's steps on a CPU, as int8 models do. Other models are not affected."""
+    """Use the C++ kernels for this model's steps on a CPU, as quantized models do. Other models are not affected."""
     _WITH_COMPILED_KERNELS.add(model)

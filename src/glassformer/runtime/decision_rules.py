@@ -19,7 +19,11 @@ class Situation:
     """The type of the device that computes, such as "cpu" or "cuda"."""
     has_gpu: bool = False
     is_quantized: bool = False
-    """Whether the linear layers have 8-bit weights."""
+    """Whether the linear layers have 8-bit or 4-bit weights."""
+    has_4_bits: bool = False
+    """Whether `quantize` asks for 4-bit weights."""
+    keeps_gguf: bool = False
+    """Whether the model is a GGUF file with quantized weights, which stay as they are stored."""
     builds_kernels: bool = True
     """Whether the C++ kernels run on this machine, built already or after a first build."""
     runs_triton: bool = False
@@ -54,8 +58,14 @@ DEVICE_RULES = (
 )
 WEIGHT_RULES = (
     Rule(
+        "4-bit, projections fused",
+        "`quantize` is int4",
+        "it was asked for; fewer bytes are read for each token",
+        lambda s: s.has_4_bits,
+    ),
+    Rule(
         "8-bit, projections fused",
-        "`quantize`",
+        "`quantize` is int8",
         "it was asked for; fewer and larger products are faster",
         lambda s: s.is_quantized,
     ),
@@ -64,6 +74,12 @@ WEIGHT_RULES = (
         "a GPU",
         "fewer and larger products are faster; the twin shares the weights",
         lambda s: s.device == "cuda",
+    ),
+    Rule(
+        "quantized as stored, projections fused",
+        "a GGUF file with quantized weights, without `dtype`",
+        "they stay as small as in the file",
+        lambda s: s.keeps_gguf,
     ),
     Rule(
         "as stored",
@@ -86,7 +102,7 @@ KERNEL_RULES = (
         "nothing else runs there; torch has 8-bit products, too",
         lambda s: not s.builds_kernels,
     ),
-    Rule("c++", "quantized weights on a CPU", "they multiply 8-bit weights fastest", lambda s: s.is_quantized),
+    Rule("c++", "quantized weights on a CPU", "they multiply these fastest", lambda s: s.is_quantized or s.keeps_gguf),
     Rule("c++", "`use_compiled_kernels`", "it was asked for", lambda s: s.asks_for_kernels),
     Rule("torch", "otherwise", "the C++ kernels gain nothing with float weights, and must be compiled", lambda s: True),
 )

@@ -1,4 +1,4 @@
-"""Prepare a loaded model for use: on its device, in its dtype, and with 8-bit weights if asked for.
+"""Prepare a loaded model for use: on its device, in its dtype, and with 8-bit or 4-bit weights if asked for.
 
 `decision_rules.py` has the rules. `choose_runner.py` then decides how each of its decoding steps is computed.
 """
@@ -16,12 +16,12 @@ from glassformer.nn.layers import Layer
 from glassformer.runtime.decision_rules import DEVICE_RULES, WEIGHT_RULES, Rule, Situation, decide
 from glassformer.runtime.devices import choose_device
 from glassformer.runtime.packed_model import fuse_projections, pack, share_fused_storage
-from glassformer.runtime.quantized_model import quantize as to_int8
+from glassformer.runtime.quantized_model import quantize as quantize_model
 from glassformer.runtime.quantized_model import quantize_linears
 
 AnyModel = TypeVar("AnyModel", bound=Model)
 DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
-Quantization = Literal["none", "int8"]
+Quantization = Literal["none", "int8", "int4"]
 """How the weights of linear layers are stored: "none" keeps the dtype."""
 
 
@@ -30,15 +30,17 @@ class Preparation:
     """How a model is prepared for use: the decision of `choose_preparation`.
 
     A model that is in memory is prepared as a whole (`apply`). One that is being loaded is prepared module by module
-    (`prepare_module`), so that its float weights and its int8 weights are never in memory together.
+    (`prepare_module`), so that its float weights and its quantized weights are never in memory together.
     """
 
     device: torch.device
     dtype: torch.dtype
-    """The dtype of the parameters. In an int8 model it is that of embeddings, norms and activations."""
+    """The dtype of the parameters. In a quantized model it is that of embeddings, norms and activations."""
     quantize: Quantization
     device_rule: Rule
     """Why the model computes on this device."""
+    keeps_quantized: bool = False
+    """Whether the quantized weights of a GGUF file stay as they are stored."""
 
     @property
     def fuses(self) -> bool:
@@ -51,9 +53,9 @@ class Preparation:
 
         Layers and the output layer are prepared one by one, and then what is left of the whole model.
         """
-        if isinstance(module, Layer | LanguageModelHead | Model) and self.quantize == "int8":
+        if isinstance(module, Layer | LanguageModelHead | Model) and self.quantize != "none":
             fuse_projections(module)
-            quantize_linears(module)
+            quantize_linears(module, self.quantize)
         elif isinstance(module, Layer) and self.fuses:
             share_fused_storage(module.to(self.device))
 
@@ -62,9 +64,9 @@ class Preparation:
         return model.to(self.device) if self.quantize == "none" else model
 
     def apply(self, model: AnyModel) -> AnyModel:
-        """Prepare a whole model: in place, but an int8 model is a copy whose projections are fused (`pack`)."""
+        """Prepare a whole model: in place, but a quantized model is a copy whose projections are fused (`pack`)."""
         if self.quantize != "none":
-            return to_int8(pack(model))
+            return quantize_model(pack(model), self.quantize)
         model = model.to(self.device, self.dtype).eval()
         if self.fuses:
             share_fused_storage(model)
@@ -79,19 +81,21 @@ def choose_preparation(
 ) -> Preparation:
     """Return how a model is prepared for these wishes, by the rules in `decision_rules.py`. "auto" dtype is float32.
 
-    Raises ValueError for wishes that cannot be combined, such as int8 weights on a GPU.
+    Raises ValueError for wishes that cannot be combined, such as quantized weights on a GPU.
     """
     if quantize not in get_args(Quantization):
         raise ValueError(f"quantize={quantize!r}: expected one of {', '.join(get_args(Quantization))}")
     wanted, asked = read_dtype(dtype), str(device)
     chosen = choose_device(asked)
     if quantize != "none" and asked != "auto" and chosen.type != "cpu":
-        raise ValueError(f"quantize={quantize!r} with device={asked!r}: int8 runs on a CPU, expected cpu or auto")
+        raise ValueError(f"quantize={quantize!r} with device={asked!r}: {quantize} runs on a CPU, expected cpu or auto")
     if quantize != "none" and wanted != torch.float32:
         raise ValueError(f"quantize={quantize!r} with dtype={dtype}: expected one of them")
     situation = Situation(asked_device=asked, has_gpu=chosen.type == "cuda", is_quantized=quantize != "none")
     rule = decide(DEVICE_RULES, situation)
-    return Preparation(torch.device("cpu") if rule.decision == "cpu" else chosen, wanted, quantize, rule)
+    computes_on = torch.device("cpu") if rule.decision == "cpu" else chosen
+    keeps = quantize == "none" and dtype == "auto" and computes_on.type == "cpu"
+    return Preparation(computes_on, wanted, quantize, rule, keeps)
 
 
 def prepare_model(
@@ -101,25 +105,31 @@ def prepare_model(
     dtype: torch.dtype | DtypeName = "auto",
     quantize: Quantization = "none",
 ) -> AnyModel:
-    """Return the model in eval mode, on this device, in this dtype, and with int8 weights if `quantize` is "int8".
+    """Return the model in eval mode, on this device, in this dtype, and quantized if `quantize` is not "none".
 
-    It is the same object, changed in place; but with int8 weights it is a copy, whose projections are fused (`pack`).
+    It is the same object, changed in place; but a quantized model is a copy, whose projections are fused (`pack`).
     """
     return choose_preparation(device=device, dtype=dtype, quantize=quantize).apply(model)
 
 
 def weight_bytes(config: ModelConfig, dtype: torch.dtype, quantize: Quantization = "none") -> int:
-    """Return the size of a prepared model's weights. In an int8 model, all but linear layers are in float32.
+    """Return the size of a prepared model's weights. In a quantized model, all but linear layers are in float32.
 
-    A tied output layer is stored twice in an int8 model: as the embedding table in float32, and in int8.
+    A tied output layer is stored twice in a quantized model: as the embedding table in float32, and quantized.
     """
     model = build_on_meta(config)
     if quantize == "none":
         return model.n_parameters() * dtype.itemsize
+    inner = {part for layer in model.modules() if isinstance(layer, Layer) for part in layer.modules()}
     linear = [module.weight for module in model.modules() if isinstance(module, nn.Linear)]
     tables = {module.weight for module in model.modules() if isinstance(module, nn.Embedding)}
     n_replaced = sum(weight.numel() for weight in linear if weight not in tables)
-    return sum(weight.numel() for weight in linear) + 4 * (model.n_parameters() - n_replaced)
+    n_float_bytes = 4 * (model.n_parameters() - n_replaced)
+    if quantize == "int8":
+        return sum(weight.numel() for weight in linear) + n_float_bytes
+    # Groups of 32 weights: 4-bit codes with a scale and a minimum in layers, 8-bit codes with a scale elsewhere.
+    bits = [5 if m in inner else 8.5 for m in model.modules() if isinstance(m, nn.Linear)]
+    return int(sum(weight.numel() * size / 8 for weight, size in zip(linear, bits, strict=True))) + n_float_bytes
 
 
 def read_dtype(dtype: torch.dtype | DtypeName) -> torch.dtype:

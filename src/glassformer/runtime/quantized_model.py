@@ -1,39 +1,55 @@
-"""Copy a model with int8 weights in its linear layers, which take a quarter of the bytes, for inference on a CPU.
+"""Copy a model with quantized weights in its linear layers, which take fewer bytes, for inference on a CPU.
 
-The model's code stays the same: its linear layers are replaced by those of `nn/quantized_linear.py`, which use our C++
-kernel, or torch's int8 kernel where ours does not run.
+The model's code stays the same: its linear layers are replaced.
+
+| weights | linear layers                                                                                    |
+|---------|--------------------------------------------------------------------------------------------------|
+| int8    | `nn/quantized_linear.py`: 8 bits per weight, one scale per output channel                        |
+| int4    | `nn/groupwise_linear.py`: groups of 32 weights; 5 bits per weight in layers and 8.5 in the head, |
+|         | scales and minimums included                                                                     |
 """
 
 import copy
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import torch
 from torch import nn
 
+from glassformer.kernels.groupwise_matrix import Bits
 from glassformer.models import Model
 from glassformer.nn import FeedForward
+from glassformer.nn.groupwise_linear import quantized_linear
+from glassformer.nn.layers import Layer
 from glassformer.nn.quantized_linear import Int8Linear, int8_layer_class
 
 AnyModel = TypeVar("AnyModel", bound=Model)
 
 
-def quantize(model: AnyModel) -> AnyModel:
-    """Return a copy of the model, in eval mode on the CPU, whose linear layers compute in int8.
+WeightKind = Literal["int8", "int4"]
 
-    A layer's output is off by about one percent. Embeddings and norms stay in float32. The original is not modified.
-    Raises KernelBuildError if no int8 kernel runs on this machine.
+
+def quantize(model: AnyModel, weights: WeightKind = "int8") -> AnyModel:
+    """Return a copy of the model, in eval mode on the CPU, whose linear layers have quantized weights.
+
+    A layer's output is off by about one percent with int8 weights and 8 percent with int4 weights. Embeddings and norms
+    stay in float32. The original is not modified. Raises KernelBuildError if no int8 kernel runs on this machine; int4
+    runs everywhere.
     """
-    int8_layer_class()  # raises before the copy is made
+    if weights == "int8":
+        int8_layer_class()  # raises before the copy is made
     quantized = copy.deepcopy(model).cpu().float().eval()
-    quantize_linears(quantized)
+    quantize_linears(quantized, weights)
     return quantized
 
 
-def quantize_linears(module: nn.Module) -> None:
-    """Replace the linear layers in a module, which must be in float32 on the CPU, by int8 layers, in place.
+def quantize_linears(module: nn.Module, weights: WeightKind = "int8") -> None:
+    """Replace the linear layers in a module, which must be in float32 on the CPU, by quantized ones, in place.
 
     The float weights of each layer are dropped before those of the next one are quantized.
     """
+    if weights == "int4":
+        _quantize_groupwise(module, 8)
+        return
     make = int8_layer_class()
     if make is Int8Linear and isinstance(module, FeedForward):
         _fuse_relu(module)
@@ -43,6 +59,21 @@ def quantize_linears(module: nn.Module) -> None:
             setattr(module, name, make(child))
         else:
             quantize_linears(child)
+        del child
+
+
+def _quantize_groupwise(module: nn.Module, bits: Bits) -> None:
+    """Replace linear layers by group-wise quantized ones: 4 bits inside of a `Layer`, `bits` elsewhere.
+
+    Errors of the output layer reach the logits directly, and those of other layers are averaged.
+    """
+    bits = 4 if isinstance(module, Layer) else bits
+    for name in [name for name, _ in module.named_children()]:
+        child = module.get_submodule(name)
+        if type(child) is nn.Linear:
+            setattr(module, name, quantized_linear(child, bits))
+        else:
+            _quantize_groupwise(child, bits)
         del child
 
 

@@ -30,11 +30,13 @@ def report_runtime(
     dtype: torch.dtype | DtypeName = "auto",
     quantize: Quantization = "none",
     compile: CompileChoice = "auto",
+    stored_bytes: int = 0,
 ) -> dict[str, ReportedDecision]:
     """Return the decisions of `load` and generation for a model of this config, such as "device" -> cpu.
 
     The decisions are made by the rules that `load` and generation use themselves (`decision_rules.py`), for a batch
-    without special wishes, such as attention weights.
+    without special wishes, such as attention weights. `stored_bytes` is the size of a GGUF file with quantized weights,
+    and 0 for other models.
     """
     prepared = choose_preparation(device=device, dtype=dtype, quantize=quantize)
     problem, is_built = _kernel_library()
@@ -43,6 +45,8 @@ def report_runtime(
         device=prepared.device.type,
         has_gpu=prepared.device.type == "cuda",
         is_quantized=quantize != "none",
+        has_4_bits=quantize == "int4",
+        keeps_gguf=stored_bytes > 0 and prepared.keeps_quantized,
         builds_kernels=problem is None,
         runs_triton=prepared.device.type == "cuda" and has_triton_kernels(prepared.device),
         records="compiled" if check_compile(compile) == "on" else "",
@@ -61,8 +65,11 @@ def report_runtime(
         found["kernels"] = (kernels.decision, why)
         found["steps"] = (steps.decision, steps.why)
     found["warm-up"] = _warm_up(situation, kernels.decision, is_built, config)
-    size = weight_bytes(config, prepared.dtype, quantize)
-    found["memory"] = (f"{size / 1e6:,.0f} MB of weights", "loading takes about 1.2 times the larger of file and weights")
+    size = stored_bytes if situation.keeps_gguf else weight_bytes(config, prepared.dtype, quantize)
+    found["memory"] = (
+        f"{size / 1e6:,.0f} MB of weights",
+        "loading takes about 1.2 times the larger of file and weights",
+    )
     return {what: ReportedDecision(*decision) for what, decision in found.items()}
 
 

@@ -125,6 +125,38 @@ inline __m512i _mm512_load_si512(const void* from) { return read<__m512i>(from);
 inline void _mm512_storeu_si512(void* to, __m512i x) { std::memcpy(to, &x, 64); }
 inline __m128i _mm512_castsi512_si128(__m512i x) { return read<__m128i>(&x); }
 inline __m128i _mm512_extracti32x4_epi32(__m512i x, int part) { return read<__m128i>(reinterpret_cast<char*>(&x) + 16 * part); }
+inline __m512i _mm512_and_si512(__m512i x, __m512i y) { return x & y; }
+inline __m512i _mm512_srli_epi16(__m512i x, int count) {
+  uint16_t words[32];
+  std::memcpy(words, &x, 64);
+  for (uint16_t& word : words) word = static_cast<uint16_t>(word >> count);
+  return read<__m512i>(words);
+}
+template <typename Change>
+__m512i change_integers(__m512i x, const Change& change) {
+  int32_t integers[16];
+  std::memcpy(integers, &x, 64);
+  for (int32_t& integer : integers) integer = change(integer);
+  return read<__m512i>(integers);
+}
+inline __m512i _mm512_slli_epi32(__m512i x, int count) {
+  return change_integers(x, [&](int32_t integer) { return static_cast<int32_t>(static_cast<uint32_t>(integer) << count); });
+}
+inline __m512i _mm512_srai_epi32(__m512i x, int count) {
+  return change_integers(x, [&](int32_t integer) { return integer >> count; });
+}
+inline int _mm512_reduce_add_epi32(__m512i x) {
+  int sum = 0;
+  change_integers(x, [&](int32_t integer) { return sum += integer; });
+  return sum;
+}
+inline __m128i _mm512_cvtsepi32_epi8(__m512i x) {
+  int8_t bytes[16];
+  int place = 0;
+  change_integers(x, [&](int32_t integer) { return bytes[place++] = static_cast<int8_t>(limit(integer, INT8_MIN, INT8_MAX)); });
+  return read<__m128i>(bytes);
+}
+inline void _mm512_storeu_ps(float* to, __m512 x) { std::memcpy(to, &x, 64); }
 inline __m512i _mm512_xor_si512(__m512i x, __m512i y) { return x ^ y; }
 inline __m512i _mm512_set1_epi8(char x) {
   __m512i to;

@@ -34,8 +34,10 @@ std::string say(const Parts&... parts) {
 
 #include "vectors.h"
 #include "int8.h"
+#include "groupwise.h"
 #include "step.h"
 #include "choice.h"
+#include "groupwise_operations.h"
 #include "program.h"
 
 // Return whether this process may use AMX tiles. Linux must be asked for them.
@@ -270,6 +272,18 @@ TORCH_LIBRARY(glassformer_cpu, library) {
   library.def("pack(Tensor weight) -> Tensor");
   library.def("linear(Tensor x, Tensor packed, Tensor scales, Tensor? bias, int n_in, int n, bool relu) -> Tensor");
   library.def(
+      "groupwise_linear(Tensor x, Tensor packed, Tensor? bias, int n_in, int n, int bits, bool has_mins, bool is_half) "
+      "-> Tensor");
+  library.def(
+      "groupwise_linear.out(Tensor x, Tensor packed, Tensor? bias, int n_in, int n, int bits, bool has_mins, bool is_half, "
+      "*, Tensor(a!) out) -> Tensor(a!)");
+  library.def(
+      "groupwise_pack_rows(Tensor(a!) packed, Tensor codes, Tensor scales, Tensor? mins, int first, int n_in, int n, "
+      "int bits) -> ()");
+  library.def(
+      "groupwise_read_rows(Tensor packed, Tensor rows, int n_in, int n, int bits, bool has_mins, bool is_half) -> Tensor");
+  library.def("groupwise_size(int n_in, int n, int bits, bool has_mins, bool is_half) -> int", groupwise::packed_size);
+  library.def(
       "linear.out(Tensor x, Tensor packed, Tensor scales, Tensor? bias, int n_in, int n, bool relu, *, Tensor(a!) out)"
       " -> Tensor(a!)");
   library.def("attend(Tensor q, Tensor k, Tensor v, Tensor added, Tensor key_end, float scale) -> Tensor");
@@ -283,6 +297,10 @@ TORCH_LIBRARY(glassformer_cpu, library) {
 TORCH_LIBRARY_IMPL(glassformer_cpu, CPU, library) {
   library.impl("pack", pack);
   library.impl("linear", linear);
+  library.impl("groupwise_linear", groupwise::linear);
+  library.impl("groupwise_linear.out", groupwise::linear_out);
+  library.impl("groupwise_pack_rows", groupwise::pack_rows);
+  library.impl("groupwise_read_rows", groupwise::read_rows);
   library.impl("linear.out", linear_out);
   library.impl("attend", attend);
   library.impl("attend.out", attend_out);
