@@ -77,7 +77,7 @@ WEIGHT_RULES = (
     ),
     Rule(
         "quantized as stored, projections fused",
-        "a GGUF file with quantized weights, without `dtype`",
+        "a quantized GGUF file, without `dtype`",
         "they stay as small as in the file",
         lambda s: s.keeps_gguf,
     ),

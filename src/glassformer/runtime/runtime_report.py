@@ -68,7 +68,7 @@ def report_runtime(
     size = stored_bytes if situation.keeps_gguf else weight_bytes(config, prepared.dtype, quantize)
     found["memory"] = (
         f"{size / 1e6:,.0f} MB of weights",
-        "loading takes about 1.2 times the larger of file and weights",
+        "loading takes about 1.2 times the larger of file and model",
     )
     return {what: ReportedDecision(*decision) for what, decision in found.items()}
 
