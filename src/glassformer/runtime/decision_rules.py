@@ -76,7 +76,7 @@ WEIGHT_RULES = (
         lambda s: s.device == "cuda",
     ),
     Rule(
-        "quantized as stored, projections fused",
+        "as stored, projections fused",
         "a quantized GGUF file, without `dtype`",
         "they stay as small as in the file",
         lambda s: s.keeps_gguf,
