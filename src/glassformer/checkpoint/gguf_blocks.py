@@ -98,9 +98,9 @@ def _q5_k(blocks: Raw) -> Parts:
 def _sub_scales(blocks: Raw) -> tuple[Numbers, Numbers]:
     """Return the scales and minimums of the 8 groups of Q4_K and Q5_K blocks, each (blocks, 8).
 
-    A block begins with a float16 factor for scales and one for minimums. Its next 12 bytes hold 6-bit scales and
-    minimums: those of groups 0 to 3 in the low bits of bytes 0 to 3 and 4 to 7; those of groups 4 to 7 with 4 bits in
-    the halves of bytes 8 to 11, and 2 bits in the high bits of the other bytes.
+    The first 4 bytes of a block are a float16 factor for scales and one for minimums. Its next 12 bytes hold 6-bit
+    scales and minimums: those of groups 0 to 3 in the low bits of bytes 0 to 3 and 4 to 7; those of groups 4 to 7 with
+    4 bits in the halves of bytes 8 to 11, and 2 bits in the high bits of the other bytes.
     """
     factors, packed = _halves(blocks[:, :4]), blocks[:, 4:16].reshape(-1, 3, 4)
     first, second, third = packed[:, 0], packed[:, 1], packed[:, 2]

@@ -36,7 +36,7 @@ constexpr int64_t kRowsTogether = 4;       // rows that are multiplied together
 constexpr int64_t kRowsDirect = 2;         // for more rows, panels are first widened to bytes
 constexpr int64_t kWideBytes = 1 << 17;    // bytes of widened codes, so that they stay in the L2 cache
 constexpr int64_t kNearBytes = 24 << 10;   // bytes of activations in one block, so that it stays in the L1 cache
-constexpr int64_t kWorthThread = 1 << 18;  // multiplications per thread that are worth waking it for
+constexpr int64_t kWorthThread = 1 << 17;  // multiplications per thread that are worth waking it for
 constexpr int64_t kFewNumbers = 1 << 13;   // below this, one thread quantizes, which is faster than a barrier
 constexpr size_t kKeptBytes = 1 << 24;     // largest buffer that a thread keeps for the next product
 
