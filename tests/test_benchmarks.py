@@ -168,7 +168,7 @@ def test_the_int8_benchmark_prints_one_line_for_each_shape_and_number_of_rows(mo
 
 
 def test_loading_needs_little_more_memory_than_the_model(tmp_path, request):
-    """The peak is at most 1.2 times the larger of file and model, and 10 MB for what Python and the allocator need."""
+    """The peak is at most 1.2 times the larger of file and model, and 16 MB for Python, the allocator and a layer."""
     is_full = request.config.getoption("--full")
     tool = program("load_memory")
     if not os.access("/proc/self/clear_refs", os.W_OK):
@@ -184,4 +184,4 @@ def test_loading_needs_little_more_memory_than_the_model(tmp_path, request):
         for numbers in tool.NUMBERS if is_full else ("int8",):
             found = tool.measure_load(folder, tiny, config, numbers)
             assert not found.imports_compiler  # it takes seconds to import
-            assert found.peak < 1.2 * max(found.file, found.model) + 10e6, (name, numbers, found)
+            assert found.peak < 1.2 * max(found.file, found.model) + 16e6, (name, numbers, found)

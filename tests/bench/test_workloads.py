@@ -65,10 +65,11 @@ def test_bytes_grow_with_the_number_format_and_with_the_cache_of_each_beam():
     assert more == work.bytes_moved(2, 1, 4) - work.bytes_moved(1, 1, 4) > 0
 
 
-def test_a_ragged_workload_has_inputs_of_mixed_lengths():
+def test_a_ragged_workload_has_inputs_of_mixed_lengths(tmp_path):
     work = Workload("requests", preset("tiny-gpt2"), "gpt2", 9, 5, 2)
     lengths = [len(tokens) for tokens in work.inputs(40)]
     assert (min(lengths), max(lengths)) == (2, 9)
     assert work.mean_read == 5
-    model = work.model()
-    assert work.by_engine(model, work.inputs(4))() == work.ours(model, work.inputs(4), 1)()
+    work.save(tmp_path / "model", work.model())
+    pipeline = load(tmp_path / "model")
+    assert work.by_engine(pipeline.model, work.inputs(4))() == work.ours(pipeline, work.inputs(4), 1)()

@@ -318,7 +318,7 @@ def test_a_request_longer_than_a_row_makes_rows_longer_while_it_runs():
 
 def test_a_prompt_with_an_unknown_token_is_refused():
     engine = Engine(POOLED["alibi"], end=2)
-    with pytest.raises(ValueError, match="the input holds token 23: expected 0 to 22"):
+    with pytest.raises(ValueError, match="input 0 holds the id 23: expected ids from 0 to 22"):
         engine.submit([5, 23])
     with pytest.raises(TypeError):
         engine.submit([5.5])

@@ -84,7 +84,7 @@ def test_compiled_steps_encode_short_sources(compiled, beams):
     for sources, texts in zip(inputs, expected, strict=True):
         assert_same(texts, write(sources))
     assert len(compiled) == 3, "one first step, and one step for each of two lengths"
-    with pytest.raises(ValueError, match="source holds the id 999"):
+    with pytest.raises(ValueError, match="input 1 holds the id 999"):
         write([[3], [999]])
 
 

@@ -46,7 +46,7 @@ def test_one_rule_always_applies(rules):
         (KERNEL_RULES, {"keeps_gguf": True}, "c++"),
         (WEIGHT_RULES, {"is_quantized": True, "has_4_bits": True}, "4-bit, projections fused"),
         (WEIGHT_RULES, {"is_quantized": True}, "8-bit, projections fused"),
-        (WEIGHT_RULES, {"keeps_gguf": True}, "quantized as stored, projections fused"),
+        (WEIGHT_RULES, {"keeps_gguf": True}, "as stored, projections fused"),
         (WEIGHT_RULES, {}, "as stored"),
         (KERNEL_RULES, {}, "torch"),
         (STEP_RULES, {"device": "cuda"}, "recorded"),

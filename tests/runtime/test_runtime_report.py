@@ -59,7 +59,7 @@ def test_the_memory_of_the_weights_is_counted(name):
 def test_a_quantized_gguf_file_is_reported_as_stored(monkeypatch):
     monkeypatch.setattr(NAME, lambda: True)
     found = report_runtime(preset("tiny-llama"), device="cpu", stored_bytes=12_000_000)
-    assert found["weights"].decision == "quantized as stored, projections fused"
+    assert found["weights"].decision == "as stored, projections fused"
     assert (found["kernels"].decision, found["memory"].decision) == ("c++", "12 MB of weights")
     expanded = report_runtime(preset("tiny-llama"), device="cpu", dtype="float32", stored_bytes=12_000_000)
     assert expanded["weights"].decision == "as stored"

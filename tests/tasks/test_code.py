@@ -35,14 +35,15 @@ def folder(tmp_path_factory):
     for number in range(250):
         place = root / "src" / f"part{number % 3}"
         place.mkdir(parents=True, exist_ok=True)
-        (place / f"m{number}.py").write_text(source("".join(draw.choices("fgh", k=3))), encoding="utf-8")
+        (place / f"m{number}.py").write_text(source("".join(draw.choices("fgh", k=2))), encoding="utf-8")
     (root / "src" / "notes.txt").write_text("not code", encoding="utf-8")
     return root
 
 
 @pytest.fixture(scope="module")
 def trained(folder):
-    config = CodeConfig(data=CodeData(data=(folder / "src",)), context=48, fim=0.0)
+    data = CodeData(data=(folder / "src",), valid=(folder / "src" / "part0",))  # a name not seen is hard to learn
+    config = CodeConfig(data=data, context=48, fim=0.0)
     train = replace(config.train, updates=80, eval_every=80, save_every=80, warmup=5, max_tokens=512, lr=1e-2)
     model = replace(config.model, vocab_size=320, d_model=32, d_ff=48, n_decoder_layers=2, init_std=0.17)
     scores = Code(replace(config, train=train, model=model)).train(folder / "model")

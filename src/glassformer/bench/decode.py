@@ -20,8 +20,6 @@ from glassformer.bench import peers
 from glassformer.bench.workloads import Workload, Write
 from glassformer.kernels.cpp_library import KernelBuildError
 from glassformer.pipelines.load import load
-from glassformer.runtime.packed_model import pack
-from glassformer.runtime.quantized_model import quantize
 from glassformer.runtime.step_runner import TextModel
 from glassformer.training.resident_memory import forget_peak, peak_resident
 
@@ -139,13 +137,13 @@ def _contenders(
     work: Workload, batch: int, beam: int, device: str, compiled: bool, folder: str, stack: ExitStack
 ) -> Iterator[Contender]:
     model, inputs = work.model(), work.inputs(batch)
-    if work.is_ragged:
-        yield from _with_engine(work, model, inputs, beam, device)
-        return
-    theirs = peers.hf_model(work, model) if peers.is_installed("transformers") else None
     size = _size(model)
     saved = Path(folder) / "model"
     work.save(saved, model)
+    if work.is_ragged:
+        yield from _with_engine(work, model, inputs, beam, device, saved)
+        return
+    theirs = peers.hf_model(work, model) if peers.is_installed("transformers") else None
 
     def ours(name: str, numbers: Numbers, **options: Any) -> Contender:
         pipeline: Any = load(saved, device=device, **options)
@@ -197,21 +195,23 @@ def _contenders(
 
 
 def _with_engine(
-    work: Workload, model: TextModel, inputs: list[list[int]], beam: int, device: str
+    work: Workload, model: TextModel, inputs: list[list[int]], beam: int, device: str, saved: Path
 ) -> Iterator[Contender]:
-    """Yield `generate` with all inputs in one batch and, without a beam, the batching engine with one request each."""
-    size, models = _size(model), dict[Numbers, TextModel]()
-    if device == "cuda":
-        models["bfloat16"] = pack(model.to(device, torch.bfloat16))
-    else:
-        models["float32"] = pack(model)
+    """Yield one sorted batch of all inputs and, without a beam, the batching engine with one request for each.
+
+    The weights of `model` are in the folder `saved`.
+    """
+    options: dict[Numbers, dict[str, str]] = {"bfloat16": {"dtype": "bfloat16"}}
+    if device != "cuda":
+        options = {"float32": {}, "int8": {"quantize": "int8"}}
+    for numbers, chosen in options.items():
         with suppress(KernelBuildError):
-            models["int8"] = quantize(models["float32"])
-    for numbers, one in models.items():
-        weights = size * BYTES[numbers] // 4
-        yield Contender("glassformer", numbers, work.ours(one, inputs, beam), weights)
-        if beam == 1:
-            yield Contender("glassformer, batching engine", numbers, work.by_engine(one, inputs), weights)
+            pipeline: Any = load(saved, device=device, batch_tokens=work.n_read * len(inputs) * beam, **chosen)  # type: ignore[arg-type]
+            weights = _size(model) * BYTES[numbers] // 4
+            yield Contender("glassformer", numbers, work.ours(pipeline, inputs, beam), weights)
+            if beam == 1:
+                write = work.by_engine(pipeline.model, inputs)
+                yield Contender("glassformer, batching engine", numbers, write, weights)
 
 
 def limits(device: str) -> MachineLimits:

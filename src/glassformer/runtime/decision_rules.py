@@ -76,8 +76,8 @@ WEIGHT_RULES = (
         lambda s: s.device == "cuda",
     ),
     Rule(
-        "quantized as stored, projections fused",
-        "a GGUF file with quantized weights, without `dtype`",
+        "as stored, projections fused",
+        "a quantized GGUF file, without `dtype`",
         "they stay as small as in the file",
         lambda s: s.keeps_gguf,
     ),
@@ -120,7 +120,7 @@ STEP_RULES = (
     Rule("recorded", "a GPU", "a CUDA graph launches all kernels of a step at once", lambda s: s.device == "cuda"),
     Rule(
         "replayed",
-        "a CPU with the C++ kernels, and at most 32 texts or beams",
+        "a CPU with C++ kernels, at most 32 texts or beams",
         "Python would take a large part of the time",
         lambda s: s.device == "cpu" and s.can_replay,
     ),

@@ -66,7 +66,10 @@ def report_runtime(
         found["steps"] = (steps.decision, steps.why)
     found["warm-up"] = _warm_up(situation, kernels.decision, is_built, config)
     size = stored_bytes if situation.keeps_gguf else weight_bytes(config, prepared.dtype, quantize)
-    found["memory"] = (f"{size / 1e6:,.0f} MB of weights", "at most 1.2 times the larger of file and weights to load")
+    found["memory"] = (
+        f"{size / 1e6:,.0f} MB of weights",
+        "loading takes about 1.2 times the larger of file and model",
+    )
     return {what: ReportedDecision(*decision) for what, decision in found.items()}
 
 
