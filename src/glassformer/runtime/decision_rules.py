@@ -104,7 +104,7 @@ KERNEL_RULES = (
     ),
     Rule("c++", "quantized weights on a CPU", "they multiply these fastest", lambda s: s.is_quantized or s.keeps_gguf),
     Rule("c++", "`use_compiled_kernels`", "it was asked for", lambda s: s.asks_for_kernels),
-    Rule("torch", "otherwise", "the C++ kernels gain nothing with float weights, and must be compiled", lambda s: True),
+    Rule("torch", "otherwise", "the C++ kernels must be compiled first, for half a minute", lambda s: True),
 )
 STEP_RULES = (
     Rule("plain", "the model has forward hooks", "a recording runs no hooks", lambda s: s.is_watched),
