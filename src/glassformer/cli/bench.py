@@ -18,7 +18,7 @@ glassformer bench --help shows its options."""
 def bench(
     what: Literal["decode"] = "decode",
     *,
-    model: Literal["translation", "gpt2", "llama", "requests"] = "translation",
+    model: Literal["translation", "gpt2", "llama", "context", "requests"] = "translation",
     batch: tuple[int, ...] = (32, 1),
     beam: tuple[int, ...] = (1,),
     rounds: int = 5,
@@ -39,8 +39,9 @@ def bench(
     Args:
         what: What to measure; decode is the only choice.
         model: translation is the base model of "Attention Is All You Need", gpt2 has 124 million parameters and llama
-            135 million. requests compares the batching engine with one batch of `generate`, on gpt2 with inputs of 8
-            to 96 tokens and without other libraries; use it with --batch 64.
+            135 million. context is a llama of 1.2 billion that reads 32,000 tokens, for a GPU; use it with --batch 1.
+            requests compares the batching engine with one batch of `generate`, on gpt2 with inputs of 8 to 96 tokens
+            and without other libraries; use it with --batch 64.
         batch: Number of texts to generate at once; several numbers give several tables.
         beam: Beam width; 1 is greedy.
         rounds: How many times each engine is measured.
