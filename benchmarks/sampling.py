@@ -111,8 +111,8 @@ def main() -> None:
     options = parser.parse_args()
     check_new(options.out)
     rows = measure(options.vocabulary, options.rounds)
-    ratios = ["former code, times softmax", "without the kernel, times softmax", "C++ kernel, times softmax"]
-    columns = ["logits", "request", "C++ kernel, ms", *ratios]
+    ratios = ["former code, times softmax", "no kernel, times softmax", "kernel, times softmax"]
+    columns = ["logits", "request", "kernel, ms", *ratios]
     print(markdown_table(columns, rows))
     write_result(
         options.out,

@@ -73,7 +73,7 @@ def test_the_kept_tokens_and_their_probabilities_are_exact(kernels):
 def test_the_kept_tokens_of_a_large_vocabulary_are_exact(kernels, spread, digits):
     """Logits that were bfloat16 have many equals. The limits are in the middle between two possible sums.
 
-    Sums of float32 weights are exact to about 1e-7, so they can tell apart tokens of probabilities above 1e-6 only.
+    Sums of float32 weights are exact to about 1e-7, so the limit must not be closer than that to a sum.
     """
     logits = spread * torch.randn(20_000, generator=torch.Generator().manual_seed(1))
     logits = logits.to(getattr(torch, digits)).float()
