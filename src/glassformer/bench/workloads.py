@@ -179,7 +179,7 @@ class Workload:
         encoder = forward_flops(self.config, **given, source_length=self.mean_read, target_length=1)
         return encoder + beam * (whole - encoder)
 
-    def bytes_moved(self, batch: int, beam: int, bytes_a_number: int) -> float:
+    def bytes_moved(self, batch: int, beam: int, bytes_a_number: float) -> float:
         """Return about how many bytes one run reads: at each step the decoder's weights and the cached keys and values.
 
         `bytes_a_number` is the size of a weight or cached number.
