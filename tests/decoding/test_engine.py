@@ -1,6 +1,7 @@
 """The batching engine: a request's text does not depend on the other requests in the batch."""
 
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,6 +10,8 @@ from hypothesis import strategies as st
 
 from glassformer.decoding import Engine, EngineFullError, GenerationConfig, generate
 from glassformer.decoding import engine as engine_module
+from glassformer.kernels.cpp_library import KernelBuildError
+from glassformer.kernels.kernel_registry import cpp_kernels
 from glassformer.models import preset
 from glassformer.runtime import choose_runner
 from oracle import random_model
@@ -243,6 +246,42 @@ def test_pooled_rows_parts_of_prompts_and_reuse_change_no_text(
     for request in requests:
         assert request.error is None
         assert_same([generate(model, [request.tokens], request.config, **ends)[0]], [request.texts])
+
+
+REPLAYED = {
+    name: make(replace(POOLED[name].config, d_model=32, n_heads=2)).float()
+    for name in ("learned positions", "rotary, grouped", "window", "pair")
+}
+
+
+@settings(max_examples=6, deadline=None)
+@given(
+    name=st.sampled_from(sorted(REPLAYED)),
+    prompts=st.lists(st.tuples(st.integers(0, 3), PROMPTS, CONFIGS), min_size=2, max_size=8),
+    read_tokens=st.sampled_from([2, 64]),
+    max_tokens=st.sampled_from([80, 200]),
+)
+def test_steps_replayed_from_cpp_change_no_text(name, prompts, read_tokens, max_tokens):
+    try:
+        cpp_kernels()
+    except KernelBuildError as error:
+        pytest.skip(f"no C++ kernels: {error}")
+    plain, ends = REPLAYED[name], {"end": 2, "begin": 1 if name == "pair" else None}
+    model = make(plain.config).float()
+    choose_runner.use_compiled_kernels(model)
+    engine = Engine(model, max_rows=4, max_tokens=max_tokens, read_tokens=read_tokens, min_reuse=3, **ends)
+    requests = []
+    for pause, (stem, length, rest), config in prompts:
+        for _ in range(pause):
+            engine.step()
+        requests.append(engine.submit([*stem[:length], *rest], config, with_log_probs=True))
+    engine.run()
+    runner = engine._reader.batch.runner if engine._reader else None
+    assert runner is None or (runner.is_recorded and runner.replays_from_cpp)
+    for request in requests:
+        assert request.error is None
+        alone = generate(plain, [request.tokens], request.config, with_log_probs=True, **ends)
+        assert_same(alone, [request.texts], tolerance=1e-3)
 
 
 def test_the_next_turn_of_a_conversation_reads_only_its_new_tokens():

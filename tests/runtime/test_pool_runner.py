@@ -1,8 +1,13 @@
 """The pool runner: prompts, steps and verification give the logits of the whole text, plain and recorded."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
+from glassformer.kernels.cpp_library import KernelBuildError
+from glassformer.kernels.kernel_registry import cpp_kernels
+from glassformer.runtime import pool_runner
 from glassformer.runtime.cache_pool import CachePool
 from glassformer.runtime.pool_runner import PoolRunner
 from recording import BEGIN, DECODERS, PAIR, make
@@ -89,3 +94,55 @@ def test_a_recorded_step_leaves_rows_that_do_not_run_intact():
     for block, old in zip((*runner.pool.keys, *runner.pool.values), before, strict=True):
         assert torch.equal(block[1, :, : reading.length], old[0, :, : reading.length])
         assert torch.equal(block[2, :, : kept.length], old[1, :, : kept.length])
+
+
+@pytest.fixture
+def replaying():
+    """A runner that replays steps from C++. The kernels need heads of at least 16 numbers, in float32."""
+    try:
+        kernels = cpp_kernels()
+    except KernelBuildError as error:
+        pytest.skip(f"no C++ kernels: {error}")
+    model = make(replace(DECODERS["rotary, grouped"], d_model=64)).float()
+    return PoolRunner(model, CachePool(model, max_rows=4, max_tokens=80, kernels=kernels), is_recorded=True)
+
+
+def start(runner, texts):
+    rows = runner.pool.take(len(texts))
+    runner.read(rows, texts)
+    for row in rows:
+        row.state = "running"
+
+
+def test_steps_replayed_from_cpp_give_the_logits_of_the_whole_text(replaying):
+    with torch.inference_mode():
+        start(replaying, TEXTS)
+        found = [replaying.step(torch.full((3, 1), token)).clone() for token in (3, 4, 5, 6)]
+        assert [key[0] for key in replaying._recorded] == [3]
+        for index, text in enumerate(TEXTS):
+            whole = replaying.model(torch.tensor([[*text, 3, 4, 5, 6]]))[0]
+            assert torch.allclose(torch.stack([scores[index] for scores in found]), whole[-4:], atol=1e-4)
+    assert not replaying.can_run_ahead
+
+
+def test_more_rows_than_a_cpu_replays_take_plain_steps(replaying, monkeypatch):
+    monkeypatch.setattr(pool_runner, "ROWS", (1, 2))
+    with torch.inference_mode():
+        start(replaying, TEXTS)
+        replaying.step(torch.full((3, 1), 3))
+        assert not replaying._recorded
+        replaying.step(torch.full((2, 1), 3))
+        assert [key[0] for key in replaying._recorded] == [2]
+
+
+def test_replaced_parameters_are_noticed(replaying):
+    with torch.inference_mode():
+        start(replaying, TEXTS[:1])
+        replaying.drop_outdated()
+        replaying.step(torch.tensor([[3]]))
+        replaying.drop_outdated()
+        assert replaying._recorded
+        head = replaying.model.head.out_proj
+        head.weight.data = torch.zeros_like(head.weight)
+        replaying.drop_outdated()
+        assert torch.equal(replaying.step(torch.tensor([[4]]))[0], head.bias)

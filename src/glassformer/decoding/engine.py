@@ -11,8 +11,8 @@ not depend on the other requests. A request passes through these stages:
    (`prompt_reader.py`).
 4. It runs: all running sequences take each step together, each at its own position. Nothing is padded, and no cache
    is copied when another request joins. On a GPU the steps are recorded, and the next step is launched before the
-   tokens of this one are read. A request may ask for several proposed tokens to be verified per step
-   (`running_batch.py`, `prompt_lookup.py`).
+   tokens of this one are read; on a CPU with the C++ kernels, steps of few sequences are replayed from C++. A request
+   may ask for several proposed tokens to be verified per step (`running_batch.py`, `prompt_lookup.py`).
 5. It leaves. Its row is kept, in case a later prompt begins with its text, until the room is needed.
 
 A beam search has its own runner and cache and takes its steps between those of the batch. Memory is bounded: the pool
@@ -245,6 +245,7 @@ class Engine:
         reader = self._open_reader()
         runner = reader.batch.runner
         runner.is_recorded = should_record_pool(self.model)
+        runner.drop_outdated()
         places, request.n_reused = take_rows(runner.pool, request.tokens, request.n_rows, self.min_reuse)
         reader.readings.append(Reading(request, places))
 

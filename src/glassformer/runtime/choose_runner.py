@@ -182,9 +182,14 @@ def open_pool(model: TextModel, *, max_rows: int, max_tokens: int) -> PoolRunner
 
 
 def should_record_pool(model: TextModel) -> bool:
-    """Return whether the engine's steps are recorded: on a GPU, unless a rule demands plain steps."""
-    execution = choose_execution(model, ExpectedWork(rows=1, capacity=1))
-    return next(model.parameters()).is_cuda and execution.recordings is not None
+    """Return whether the engine's steps are recorded: on a GPU, and where a CPU can replay steps of few rows.
+
+    They are not if a rule demands plain steps.
+    """
+    work = ExpectedWork(rows=1, capacity=1)
+    execution = choose_execution(model, work)
+    can_replay = next(model.parameters()).is_cuda or _can_replay(model, work, execution.kernels)
+    return can_replay and execution.recordings is not None
 
 
 def _plain_runner(

@@ -1,7 +1,8 @@
 """Forward passes over rows of a `CachePool`: read prompts, encode sources, take decoding steps, verify proposed tokens.
 
-With `is_recorded`, decoding steps have fixed shapes and addresses and are replayed as CUDA graphs on a GPU: the number
-of rows is rounded up to a few sizes, and each size is recorded once.
+With `is_recorded`, decoding steps have fixed shapes and addresses and are replayed without Python: the number of rows
+is rounded up to a few sizes, and each size is recorded once. On a GPU they are CUDA graphs. On a CPU with the C++
+kernels, steps of few rows are replayed from C++ (`cpu_graphs.py`), and others are plain.
 """
 
 from collections import OrderedDict
@@ -11,11 +12,14 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from glassformer.kernels.cpp_kernels import CppKernels
 from glassformer.models import DecoderModel, EncoderDecoderModel
 from glassformer.runtime.cache_pool import CachePool, PoolRow
+from glassformer.runtime.cpu_graphs import CpuGraph
 from glassformer.runtime.cuda_graphs import CudaGraph
 from glassformer.runtime.pool_views import FirstTokens, NextTokens, OneToken, PoolView
-from glassformer.runtime.recorded_steps import ROW_STEPS, TOKEN_STEP
+from glassformer.runtime.recorded_steps import ROW_STEPS, TOKEN_STEP, addresses_of
+from glassformer.runtime.replayed_steps import ROWS
 from glassformer.runtime.step_runner import TextModel
 from glassformer.text.tokenizer import PAD
 
@@ -30,14 +34,27 @@ class PoolRunner:
         self.model, self.pool = model, pool
         self.is_recorded = is_recorded
         """Whether steps are recorded. It may be changed between steps."""
+        self.replays_from_cpp = pool.device.type == "cpu" and isinstance(pool.kernels, CppKernels)
+        """Whether recorded steps are replayed from C++. Then only steps of few rows are recorded."""
         # One memory pool for all graphs, because the logits of a step are used before the next step.
         self.graph_pool = torch.cuda.graph_pool_handle() if pool.device.type == "cuda" else None
         self._recorded: OrderedDict[tuple[int, int, int], _RecordedStep] = OrderedDict()
+        self._addresses: tuple[int, ...] = ()
 
     @property
     def can_run_ahead(self) -> bool:
-        """Whether the caller may launch the next step before it reads the tokens of this one: recorded steps may."""
-        return self.is_recorded
+        """Whether the caller may launch the next step before it reads the tokens of this one.
+
+        Recorded steps may, except on a CPU, which gains nothing from it.
+        """
+        return self.is_recorded and not self.replays_from_cpp
+
+    def drop_outdated(self) -> None:
+        """Drop the recorded steps if parameters of the model were replaced or the number of threads has changed."""
+        addresses = addresses_of(self.model)
+        if addresses != self._addresses:
+            self._recorded.clear()
+            self._addresses = addresses
 
     def read(self, rows: Sequence[PoolRow], texts: Sequence[Sequence[int]]) -> Tensor:
         """Read more tokens into each row and return the logits (N, V) of the token after the last one.
@@ -83,7 +100,8 @@ class PoolRunner:
         next step. `PoolRow.tokens` is not changed, because the tokens may not have left the device yet.
         """
         rows = self.pool.rows[: len(tokens)]
-        scores = self._recorded_step(tokens) if self.is_recorded else self._plain_step(rows, tokens)
+        is_recorded = self.is_recorded and not (self.replays_from_cpp and len(rows) > ROWS[-1])
+        scores = self._recorded_step(tokens) if is_recorded else self._plain_step(rows, tokens)
         for row in rows:
             row.length = min(row.length + 1, self.pool.capacity)
         return scores
@@ -105,7 +123,8 @@ class PoolRunner:
 
     def _recorded_step(self, tokens: Tensor) -> Tensor:
         n, pool = len(tokens), self.pool
-        size = next((step for step in ROW_STEPS if step >= n), -(-n // 64) * 64)
+        sizes = ROWS if self.replays_from_cpp else ROW_STEPS
+        size = next((step for step in sizes if step >= n), -(-n // 64) * 64)
         rows = pool.rows[: min(size, len(pool.rows))]
         longest = max(row.memory_length for row in rows[:n])
         memory_length = min(-(-longest // TOKEN_STEP) * TOKEN_STEP, pool.capacity)
@@ -158,7 +177,10 @@ class PoolRunner:
 
 
 class _RecordedStep:
-    """A step of a fixed number of rows, from buffers to buffers: a CUDA graph on a GPU, plain code elsewhere."""
+    """A step of a fixed number of rows, from buffers to buffers.
+
+    It is a CUDA graph on a GPU, a program that C++ replays on a CPU with the C++ kernels, and plain code elsewhere.
+    """
 
     def __init__(self, runner: PoolRunner, n_rows: int, memory_length: int):
         device = runner.pool.device
@@ -171,6 +193,8 @@ class _RecordedStep:
         self._compute: Callable[[], Tensor] = compute
         if runner.graph_pool is not None:
             self._compute = CudaGraph(compute, view, (self.tokens, self.numbers), runner.graph_pool)
+        elif runner.replays_from_cpp:
+            self._compute = CpuGraph(compute)
 
     def __call__(self, tokens: Tensor, starts: list[int], memory_lengths: list[int]) -> Tensor:
         n = len(tokens)

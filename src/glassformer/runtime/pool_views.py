@@ -141,8 +141,12 @@ class OneToken(PoolView):
         super().__init__(pool, len(starts), memory_length)
         self.memory_is_ready = memory_length > 0
         self.starts, self.is_active = starts, is_active
-        self._numbers = torch.arange(len(starts), device=pool.device)
         self._end = self.capacity if n_keys is None else n_keys
+        heads = torch.arange(len(starts) * pool.keys[0].shape[1], device=pool.device)
+        self._heads = heads.view(len(starts), -1) * self.capacity
+        """(rows, G), where the slots of each row and head begin, if the slots of all rows are numbered in order."""
+        self._slots = heads
+        """(rows · G,), the slots that this pass writes, one per row and head."""
 
     @contextmanager
     def discarding_steps(self) -> Iterator[None]:
@@ -156,8 +160,11 @@ class OneToken(PoolView):
     @override
     def write(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         assert self.starts is not None
+        if layer == 0:  # once per pass, for all layers
+            self._slots = (self._heads + self.starts[:, None]).view(-1)
         for store, new in ((self.keys[layer], k), (self.values[layer], v)):
-            store[self._numbers, :, self.starts] = new[:, :, 0].to(store.dtype)
+            width = store.shape[3]
+            store.view(-1, width).index_copy_(0, self._slots, new.reshape(-1, width).to(store.dtype))
         n = self._n_rows
         return self.keys[layer][:n, :, : self._end], self.values[layer][:n, :, : self._end]
 
