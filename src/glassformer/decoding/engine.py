@@ -194,15 +194,23 @@ class Engine:
 
     def _admit(self) -> None:
         """Start waiting requests in their order, as long as there is room."""
-        while True:
-            with self._lock:
-                if not self._waiting or not self._make_room(self._waiting[0]):
-                    return
-                request = self._waiting.popleft()
+        n_started = 0
+        while (request := self._next_that_fits()) is not None:
             try:
                 self._start(request)
+                n_started += 1
             except Exception as error:
                 request.fail(error)
+        if n_started and self._reader is not None:  # not for each request, because it looks at every module
+            runner = self._reader.batch.runner
+            runner.is_recorded = should_record_pool(self.model)
+            runner.drop_outdated()
+
+    def _next_that_fits(self) -> EngineRequest | None:
+        """Remove the first request from the queue and return it; None if there is none or no room for it."""
+        with self._lock:
+            has_room = bool(self._waiting) and self._make_room(self._waiting[0])
+            return self._waiting.popleft() if has_room else None
 
     def _make_room(self, request: EngineRequest) -> bool:
         """Return whether a request fits. For a request without a beam, space is made in the pool."""
@@ -243,10 +251,7 @@ class Engine:
             tokenizer=self.tokenizer,
         )
         reader = self._open_reader()
-        runner = reader.batch.runner
-        runner.is_recorded = should_record_pool(self.model)
-        runner.drop_outdated()
-        places, request.n_reused = take_rows(runner.pool, request.tokens, request.n_rows, self.min_reuse)
+        places, request.n_reused = take_rows(reader.batch.runner.pool, request.tokens, request.n_rows, self.min_reuse)
         reader.readings.append(Reading(request, places))
 
     def _search(self, request: EngineRequest) -> Generator[BeamStep, None, list[list[Hypothesis]]]:
