@@ -17,7 +17,9 @@ TEXTS = [[5, 6, 7, 8], [9, 4], [11, 12, 13]]
 
 def runner_for(config, **options):
     model = make(config)
-    return PoolRunner(model, CachePool(model, max_rows=4, max_tokens=80), **options)
+    runner = PoolRunner(model, CachePool(model, max_rows=4, max_tokens=80), **options)
+    runner.test_model = model  # a runner does not keep its model
+    return runner
 
 
 @pytest.mark.parametrize("is_recorded", [False, True])
@@ -59,6 +61,27 @@ def test_a_prompt_can_be_read_in_parts():
             found = runner.read(rows, [part])
         assert torch.allclose(found, runner.model(torch.tensor([[5, 6, 7, 8, 9, 10]]))[:, -1])
     assert rows[0].tokens == [5, 6, 7, 8, 9, 10]
+
+
+@pytest.mark.parametrize("config", [DECODERS["window"], PAIR], ids=["decoder", "pair"])
+def test_a_recorded_pass_verifies_the_proposal_of_a_single_row(config):
+    runner = runner_for(config, is_recorded=True)
+    rows, text = runner.pool.take(1), [3, 4, 5, 6, 7]
+    with torch.inference_mode():
+        if config is PAIR:
+            runner.read_sources(rows, TEXTS[:1], BEGIN)
+            whole = runner.model(torch.tensor(TEXTS[:1]), torch.tensor([[BEGIN, *text]]))[0]
+        else:
+            runner.read(rows, TEXTS[:1])
+            whole = runner.model(torch.tensor([[*TEXTS[0], *text]]))[0]
+        rows[0].state = "running"
+        for part in ([3, 4, 9], [5, 6], [7]):
+            before = rows[0].length
+            found = runner.verify(rows, [part])[0]
+            n_right = 2 if part[-1] == 9 else len(part)
+            assert torch.allclose(found[:n_right], whole[before : before + n_right])
+            runner.pool.truncate(rows[0], before + n_right)
+    assert len(runner._recorded) == 3
 
 
 @pytest.mark.parametrize("config", [DECODERS["window"], PAIR], ids=["decoder", "pair"])
@@ -104,7 +127,8 @@ def replaying():
     except KernelBuildError as error:
         pytest.skip(f"no C++ kernels: {error}")
     model = make(replace(DECODERS["rotary, grouped"], d_model=64)).float()
-    return PoolRunner(model, CachePool(model, max_rows=4, max_tokens=80, kernels=kernels), is_recorded=True)
+    yield PoolRunner(model, CachePool(model, max_rows=4, max_tokens=80, kernels=kernels), is_recorded=True)
+    del model  # a runner does not keep its model
 
 
 def start(runner, texts):
@@ -123,6 +147,19 @@ def test_steps_replayed_from_cpp_give_the_logits_of_the_whole_text(replaying):
             whole = replaying.model(torch.tensor([[*text, 3, 4, 5, 6]]))[0]
             assert torch.allclose(torch.stack([scores[index] for scores in found]), whole[-4:], atol=1e-4)
     assert not replaying.can_run_ahead
+
+
+def test_a_verification_can_fill_a_row(replaying):
+    with torch.inference_mode():
+        start(replaying, [[5] * 17])
+        (row,) = (row for row in replaying.pool.rows if row.is_busy)
+        found = replaying.verify([row], [[3, 4, 5]])  # fills the row: its capacity is 20
+        whole = replaying.model(torch.tensor([[5] * 17 + [3, 4, 5]]))
+        assert torch.allclose(found, whole[:, -3:], atol=1e-4)
+        assert len(replaying._recorded) == 1
+        replaying.pool.truncate(row, 18)
+        found = replaying.verify([row], [[4, 5]])
+        assert torch.allclose(found, whole[:, -2:], atol=1e-4)
 
 
 def test_more_rows_than_a_cpu_replays_take_plain_steps(replaying, monkeypatch):

@@ -35,7 +35,7 @@ from glassformer.decoding.rules import Rules
 from glassformer.decoding.running_batch import RunningBatch
 from glassformer.decoding.text_stream import Decodes
 from glassformer.models import DecoderModel
-from glassformer.runtime.choose_runner import open_pool, should_record_pool
+from glassformer.runtime.choose_runner import keep_pool, open_pool, should_record_pool
 from glassformer.runtime.step_runner import TextModel, inference
 
 
@@ -161,6 +161,17 @@ class Engine:
         """Remove ended and canceled requests, start waiting ones, then advance each running sequence by one token."""
         with inference(self.model):
             self._step()
+
+    def close(self) -> None:
+        """Drop all requests, and leave the pool and its recorded steps to the next engine of the model."""
+        with self._lock:
+            self._waiting.clear()
+        for beam in self._beams:
+            beam.steps.close()
+        self._beams.clear()
+        if self._reader is not None:
+            keep_pool(self._reader.batch.runner)
+            self._reader = None
 
     def _step(self) -> None:
         self._leave()
