@@ -136,7 +136,7 @@ def test_requests_beyond_the_limits_are_refused_by_name():
     with pytest.raises(EngineFullError, match=r"needs 3 rows and 15 tokens: expected at most max_rows=2"):
         engine.submit([5], GenerationConfig(max_new_tokens=4, num_beams=3))
     with pytest.raises(EngineFullError, match="max_tokens=60"):
-        engine.submit([5], GenerationConfig(max_new_tokens=100))
+        engine.submit([5], GenerationConfig(max_new_tokens=100, do_sample=True, num_return_sequences=2))
     config = GenerationConfig(max_new_tokens=20, suppress_tokens=(END,))
     requests = [engine.submit([5], config) for _ in range(2)]
     with pytest.raises(EngineFullError, match="2 requests are waiting: expected fewer than max_waiting=2"):
@@ -149,6 +149,53 @@ def test_requests_beyond_the_limits_are_refused_by_name():
         most = max(most, engine.n_rows)
     assert most == 2
     assert [len(request.texts[0].tokens) for request in requests] == [20] * 4
+
+
+def test_a_request_is_admitted_by_the_tokens_that_the_model_can_write():
+    limit = POOLED["alibi"].config.max_len
+    engine = Engine(POOLED["alibi"], end=2, max_rows=1, max_tokens=limit + 1)
+    request = engine.submit([5, 6], GenerationConfig(max_new_tokens=10**6, suppress_tokens=(2,)))
+    with pytest.raises(EngineFullError, match=rf"needs 2 rows and {2 * limit + 2} tokens: .* lower max_new_tokens"):
+        engine.submit([5], GenerationConfig(max_new_tokens=10**6, do_sample=True, num_return_sequences=2))
+    engine.run()
+    assert len(request.texts[0].tokens) == limit - 1
+
+
+@pytest.mark.parametrize("steps", [1, 3])  # while its prompt is being read, and while it runs
+def test_a_cancelled_request_gives_its_rows_to_one_that_waits(steps):
+    engine = Engine(POOLED["alibi"], end=2, max_rows=2, max_tokens=60, read_tokens=4)
+    config = GenerationConfig(max_new_tokens=9, suppress_tokens=(2,))
+    engine.submit([5], replace(config, max_new_tokens=20))
+    engine.step()
+    first, second = engine.submit([6] * 9, config), engine.submit([7], config)
+    for _ in range(steps):
+        engine.step()
+    assert (bool(first.rows[0].written), second.rows) == (steps == 3, [])
+    assert engine.n_rows == 2
+    first.cancel()
+    engine.step()
+    assert first.is_done
+    assert second.rows[0].written
+    engine.run()
+    assert engine.n_rows == pool_of(engine).n_busy == 0
+    assert second.texts[0].tokens == generate(engine.model, [[7]], config, end=2)[0][0].tokens
+
+
+def test_a_closed_engine_gives_its_pool_to_the_next():
+    engine = Engine(POOLED["alibi"], end=2, max_rows=2, max_tokens=60)
+    beam, config = GenerationConfig(num_beams=2, max_new_tokens=9), GenerationConfig(max_new_tokens=9)
+    for asked in (config, config, beam):
+        engine.submit([5], asked)
+    engine.step()
+    pool = pool_of(engine)
+    engine.close()
+    assert engine.is_idle
+    assert engine.n_rows == pool.n_busy == 0
+    other = Engine(POOLED["alibi"], end=2, max_rows=2, max_tokens=60)
+    request = other.submit([5, 6], config)
+    other.run()
+    assert pool_of(other) is pool
+    assert request.texts[0].tokens == generate(other.model, [[5, 6]], config, end=2)[0][0].tokens
 
 
 def test_a_failing_request_does_not_affect_the_others():

@@ -117,11 +117,11 @@ class Engine:
         )
         self._check(request)
         rows = request.n_rows
-        size = rows * (len(request.tokens) + request.config.max_new_tokens)
+        size = rows * request.size_for(self.model)
         if rows > self.max_rows or size > self.max_tokens:
             raise EngineFullError(
                 f"the request needs {rows} rows and {size} tokens: expected at most max_rows={self.max_rows} "
-                f"and max_tokens={self.max_tokens}"
+                f"and max_tokens={self.max_tokens}; shorten the prompt, lower max_new_tokens, or ask for fewer texts"
             )
         with self._lock:
             if len(self._waiting) >= self.max_waiting:
