@@ -30,6 +30,9 @@ def test_first_next_and_single_tokens_equal_the_uncached_model(name):
         for n_keys in (6, None):
             found = model(single, cache=StepTokens(pool, starts, n_keys=n_keys))[:, 0]
             assert torch.allclose(found, whole[torch.arange(3), starts])
+        starts = torch.tensor([3, 3, 3])
+        found = model(texts[:, 3:4], cache=StepTokens(pool, starts, n_keys=4, even_start=3))[:, 0]
+        assert torch.allclose(found, whole[:, 3])
 
 
 def test_padding_is_not_written():

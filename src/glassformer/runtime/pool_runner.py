@@ -127,6 +127,7 @@ class PoolRunner:
             self.pool,
             torch.tensor(starts, device=self.pool.device),
             n_keys=max(starts) + 1,
+            even_start=starts[0] if min(starts) == max(starts) else None,
             memory_length=longest_memory,
         )
         mask = None

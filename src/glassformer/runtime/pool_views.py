@@ -126,7 +126,8 @@ class StepTokens(PoolView):
     """The first rows of the pool, each of which takes `n_tokens` tokens: row i from `starts[i]` on.
 
     The tensors `starts` and `is_active`, (rows,), may change between passes of a recorded step. Attention reads the
-    first `n_keys` slots of the rows, of which each query sees those up to its own.
+    first `n_keys` slots of the rows, of which each query sees those up to its own. If all rows start at `even_start`,
+    and `n_keys` ends with their tokens, no mask is needed.
     """
 
     def __init__(
@@ -137,11 +138,14 @@ class StepTokens(PoolView):
         *,
         n_tokens: int = 1,
         n_keys: int | None = None,
+        even_start: int | None = None,
         memory_length: int = 0,
     ):
         super().__init__(pool, len(starts), memory_length)
         self.memory_is_ready = memory_length > 0
-        self.starts, self.is_active = starts, is_active
+        self._starts, self.is_active = starts, is_active
+        self.starts = starts if even_start is None else None
+        self.length = even_start or 0
         self._end = self.capacity if n_keys is None else n_keys
         heads = torch.arange(len(starts) * pool.keys[0].shape[1], device=pool.device)
         self._offsets = (heads * self.capacity).view(len(starts), -1, 1) + torch.arange(n_tokens, device=pool.device)
@@ -160,9 +164,8 @@ class StepTokens(PoolView):
 
     @override
     def write(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        assert self.starts is not None
         if layer == 0:  # once per pass, for all layers
-            self._slots = (self._offsets + self.starts[:, None, None]).view(-1)
+            self._slots = (self._offsets + self._starts[:, None, None]).view(-1)
         for store, new in ((self.keys[layer], k), (self.values[layer], v)):
             width = store.shape[3]
             store.view(-1, width).index_copy_(0, self._slots, new.reshape(-1, width).to(store.dtype))
