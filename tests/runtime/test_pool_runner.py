@@ -183,3 +183,20 @@ def test_replaced_parameters_are_noticed(replaying):
         head.weight.data = torch.zeros_like(head.weight)
         replaying.drop_outdated()
         assert torch.equal(replaying.step(torch.tensor([[4]]))[0], head.bias)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_recorded_steps_and_verification_on_a_gpu_give_the_logits_of_the_whole_text():
+    model = make(DECODERS["rotary, grouped"]).cuda()
+    runner = PoolRunner(model, CachePool(model, max_rows=4, max_tokens=80), is_recorded=True)
+    with torch.inference_mode():
+        start(runner, TEXTS[:1])
+        row = runner.pool.rows[0]
+        whole = model(torch.tensor([[*TEXTS[0], 3, 4, 5, 6, 7, 8]], device="cuda"))[0]
+        found = [runner.step(torch.tensor([[3]], device="cuda")).clone()]
+        runner.verify([row], [[4, 9, 9]])
+        runner.pool.truncate(row, 6)  # 4 was right
+        found.append(runner.verify([row], [[5, 6, 7]])[0].clone())
+        found.append(runner.step(torch.tensor([[8]], device="cuda")).clone())
+        assert torch.allclose(torch.cat(found), whole[[4, 6, 7, 8, 9]])
+    assert sorted(key[1] for key in runner._recorded) == [1, 3]
