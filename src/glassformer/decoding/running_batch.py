@@ -90,7 +90,8 @@ class RunningBatch:
         """
         if self._ahead is None:
             members = list(self._in_order())
-            texts = [[member.last, *member.propose()] for member in members]
+            proposes = self._proposes(members)
+            texts = [[member.last, *(member.propose() if proposes else ())] for member in members]
             if any(len(text) > 1 for text in texts):
                 self._verify(members, texts)
                 return
@@ -126,12 +127,21 @@ class RunningBatch:
                 member.request.settle()
             self._release(member)
 
+    def _proposes(self, members: Sequence[Member]) -> bool:
+        """Return whether tokens may be proposed to these members.
+
+        If steps are recorded, only to a single one: the verification for several is not recorded, and takes longer than
+        the steps that it saves.
+        """
+        return len(members) == 1 or not self.runner.is_recorded
+
     def _can_run_ahead(self, members: list[Member], chooser: TokenChooser) -> bool:
         """Return whether the next step can be launched before the tokens that `chooser` has chosen are read.
 
         Sequences that end with these tokens then take a step in vain.
         """
-        needs_tokens = chooser.needs_tokens or any(member.lookup is not None for member in members)
+        has_lookup = self._proposes(members) and any(member.lookup is not None for member in members)
+        needs_tokens = chooser.needs_tokens or has_lookup
         goes_on = any(len(member.sequence.written) + 1 < member.sequence.max_new for member in members)
         return self.runner.can_run_ahead and goes_on and not needs_tokens and len(members) == len(self.members)
 
