@@ -143,7 +143,9 @@ def _in_order(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], results:
     for place, parameter in enumerate(func._schema.arguments):
         value = args[place] if place < len(args) else kwargs.get(parameter.name, parameter.default_value)
         kind = str(parameter.type)
-        if kind == "float" and value is not None:
+        if isinstance(value, torch.memory_format):
+            value = None  # C++ takes no such object, and the tensor that is written to decides the format
+        elif kind == "float" and value is not None:
             value = float(value)
         elif kind == "Tensor" and isinstance(value, int | float):
             is_float = bool(results) and results[0].is_floating_point()
