@@ -145,7 +145,12 @@ STEP_RULES = (
         "Python would take a large part of the time",
         lambda s: s.device == "cpu" and s.can_replay,
     ),
-    Rule("plain", "otherwise", "compiling takes half a minute or more per shape", lambda s: True),
+    Rule(
+        "plain",
+        "otherwise",
+        "compiling takes half a minute or more per shape, so `compile` auto never does it",
+        lambda s: True,
+    ),
 )
 DECISIONS = {"device": DEVICE_RULES, "weights": WEIGHT_RULES, "kernels": KERNEL_RULES, "steps": STEP_RULES}
 """All rules. The keys are the questions that they answer."""
