@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from glassformer.kernels.groupwise_matrix import CppGroupwiseMatrix
-from glassformer.kernels.kernel_registry import kernels_for
+from glassformer.kernels.kernel_registry import kernels_for, was_library_built
 from glassformer.kernels.kernel_set import KernelSet
 from glassformer.kernels.triton_kernels import has_triton_kernels
 from glassformer.models import DecoderModel, EncoderDecoderModel
@@ -123,12 +123,15 @@ def _twin_of(model: TextModel) -> TextModel | None:
 
 def situation_of(model: TextModel, work: ExpectedWork | None = None) -> Situation:
     """Return what the rules must know about a model, and about a batch if one is given."""
-    device, modules = next(model.parameters()).device, modules_of(model)
+    parameter, modules = next(model.parameters()), modules_of(model)
+    device = parameter.device
     recordings = _RECORDINGS.get(model)
     return Situation(
         device=device.type,
         is_quantized=any(isinstance(module, Int8Linear | TorchInt8Linear | GroupwiseLinear) for module in modules),
         builds_kernels=not any(isinstance(module, TorchInt8Linear) or _is_plain(module) for module in modules),
+        has_built_kernels=device.type == "cpu" and was_library_built(),
+        in_float32=parameter.dtype == torch.float32,
         runs_triton=device.type == "cuda" and has_triton_kernels(device),
         asks_for_kernels=model in _WITH_COMPILED_KERNELS,
         is_watched=any(module._forward_hooks or module._forward_pre_hooks for module in modules),
