@@ -311,6 +311,7 @@ def odd_texts(part: Part, root: Path, deadline: float, chance: random.Random) ->
         part.faults.append("the training failed")
         return
     model = Translator.from_folder(folder / "m")
+    model.truncate = True  # some lines are longer than the model reads
     tokenizer = model.source_tokenizer
     ranges = [(0x20, 0x7F), (0x80, 0x250), (0x300, 0x370), (0x590, 0x700), (0x2000, 0x2070), (0x3040, 0x3100)]
     ranges += [(0xE000, 0xE010), (0xFE00, 0xFE10), (0x1F300, 0x1F700), (0x0, 0x20)]

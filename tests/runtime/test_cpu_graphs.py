@@ -7,6 +7,7 @@ from torch.nn import functional as F
 from glassformer.kernels.cpp_library import KernelBuildError
 from glassformer.kernels.kernel_registry import cpp_kernels
 from glassformer.runtime.cpu_graphs import CpuGraph, OperationRecorder, make_program
+from glassformer.runtime.replay_memory import ReplayMemory
 
 try:
     cpp_kernels()
@@ -62,7 +63,7 @@ def test_views_constants_and_unused_results_are_not_replayed():
         assert bool((x.amax() < 1000).item())
     called = [call.operation.overloadpacket for call in recorder.calls]
     assert {torch.ops.aten.view, torch.ops.aten.ones, torch.ops.aten.amax} <= {*called}
-    program = make_program(recorder.calls, result)
+    program = make_program(recorder.calls, result, ReplayMemory())
     assert program.size() == 1
 
 

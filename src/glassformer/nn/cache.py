@@ -220,6 +220,8 @@ class KVCache:
         if rows * copies > self.batch_size:
             raise ValueError(f"{rows} rows with {copies} copies each: expected at most the cache's {self.batch_size}")
         self.length, self.has_padding = length, filled.has_padding
+        if copies == 1:
+            return
         for store in (*self.keys, *self.values, self.real[:, None, :, None]):  # (B, G, capacity, D)
             prompts = store[:rows, :, :length].clone()
             repeated = store[: rows * copies, :, :length].view(rows, copies, *prompts.shape[1:])

@@ -30,14 +30,17 @@ from glassformer.runtime.cache_pool import CachePool
 from glassformer.runtime.decision_rules import KERNEL_RULES, STEP_RULES, Situation, decide
 from glassformer.runtime.packed_model import has_fused_storage, packed_twin
 from glassformer.runtime.pool_runner import PoolRunner
-from glassformer.runtime.recorded_steps import MAX_BYTES, RecordedStepRunner, Recordings, Shape
-from glassformer.runtime.replayed_steps import ROWS, ReplayedRecording, ReplayedStepRunner
+from glassformer.runtime.recorded_steps import RecordedStepRunner, Recording, Recordings, Shape
+from glassformer.runtime.replayed_steps import (
+    MAX_REPLAYED_BEAMS,
+    MAX_REPLAYED_ROWS,
+    ReplayedRecording,
+    ReplayedStepRunner,
+)
 from glassformer.runtime.step_runner import StepRunner, TextModel, modules_of
 
 CompileChoice = Literal["auto", "on", "off"]
 """Whether decoding steps are compiled. "auto" is "off": compiling takes half a minute or more per batch shape."""
-MAX_REPLAYED_ROWS = max(ROWS)
-"""For more rows a CPU spends so long in matrix products that Python does not matter."""
 _RECORDINGS: "weakref.WeakKeyDictionary[TextModel, Recordings]" = weakref.WeakKeyDictionary()
 _REPLAYED: "weakref.WeakKeyDictionary[TextModel, Recordings]" = weakref.WeakKeyDictionary()
 _TWINS: "weakref.WeakKeyDictionary[TextModel, tuple[tuple[int, ...], TextModel]]" = weakref.WeakKeyDictionary()
@@ -89,7 +92,7 @@ def choose_execution(model: TextModel, work: ExpectedWork) -> Execution:
         return Execution(kernels, None)
     if steps == "replayed":
         if model not in _REPLAYED:
-            _REPLAYED[model] = Recordings(model, kind=ReplayedRecording, exact_rows=True)
+            _REPLAYED[model] = Recordings(model, kind=ReplayedRecording)
         return Execution(kernels, _REPLAYED[model])
     twin = _twin_of(model)
     recordings = _RECORDINGS.get(model)
@@ -105,7 +108,8 @@ def _can_replay(model: TextModel, work: ExpectedWork, kernels: KernelSet) -> boo
     """Return whether a CPU can replay the steps from C++, and the batch is so small that this is faster."""
     parameter = next(model.parameters())
     keys = parameter.new_empty(1, 1, 1, model.config.head_size)
-    is_small = not parameter.is_cuda and work.rows <= MAX_REPLAYED_ROWS
+    is_beam = work.copies > 1 and work.shares_memory
+    is_small = not parameter.is_cuda and work.rows <= (MAX_REPLAYED_BEAMS if is_beam else MAX_REPLAYED_ROWS)
     return is_small and not reads_unfilled(model, keys, kernels)
 
 
@@ -198,7 +202,7 @@ def keep_pool(runner: PoolRunner) -> None:
     It replaces the one that was kept before. A large pool is not kept.
     """
     runner.pool.reset()
-    if runner.pool.nbytes <= MAX_BYTES:
+    if runner.pool.nbytes <= Recording.MAX_BYTES:
         with _POOLS_LOCK:
             _POOLS[runner.model] = runner
 

@@ -15,6 +15,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from typing_extensions import override
 
+from glassformer.runtime.replay_memory import ReplayMemory, address_of
+
 FACTORY_ARGUMENTS = ("dtype", "layout", "device", "pin_memory")
 """Arguments that an overload with an output tensor lacks, because that tensor decides them."""
 
@@ -23,11 +25,13 @@ class CpuGraph:
     """A step that is recorded on its first call, and replayed from C++ on every later call.
 
     The step must read and write the same tensors on every call, and its Python code must not depend on their values.
-    The C++ kernels must be loaded. Results are those of the plain step, up to rounding.
+    The C++ kernels must be loaded. Results are those of the plain step, up to rounding. Several steps may share one
+    `memory` for what they compute, if the result of one is no longer needed when another runs.
     """
 
-    def __init__(self, compute: Callable[[], Tensor]):
+    def __init__(self, compute: Callable[[], Tensor], memory: ReplayMemory | None = None):
         self._compute: Callable[[], Tensor] | None = compute
+        self._memory = memory or ReplayMemory()
         self._result: Tensor | None = None
         self._program: Any = None
 
@@ -37,7 +41,7 @@ class CpuGraph:
             recorder = OperationRecorder()
             with recorder:
                 self._result = self._compute()
-            self._program = make_program(recorder.calls, self._result)
+            self._program = make_program(recorder.calls, self._result, self._memory)
             self._compute = None  # it may refer to the owner of this object
         else:
             self._program.run()
@@ -108,31 +112,34 @@ class OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return found
 
 
-def make_program(calls: list[Call], result: Tensor) -> Any:
+def make_program(calls: list[Call], result: Tensor, memory: ReplayMemory) -> Any:
     """Return the calls as a `Program` of the C++ library, which its method `run` repeats.
 
     `result` is what the caller reads. Left out are calls that only return views of their arguments, constants that no
-    call changes, and calls whose results are never used.
+    call changes, and calls whose results are never used. What the calls compute is moved to `memory`.
     """
-    changed = {_storage(tensor) for call in calls for tensor in call.changed}
-    used, kept = {_storage(result)}, []
+    changed = {address_of(tensor) for call in calls for tensor in call.changed}
+    used, kept = {address_of(result)}, []
     for call in reversed(calls):
-        read, written = ({_storage(tensor) for tensor in tensors} for tensors in (call.read, call.results))
+        read, written = ({address_of(tensor) for tensor in tensors} for tensors in (call.read, call.results))
         is_view = not call.changed and written <= read
         is_constant = not call.read and not written & changed
         if not is_view and not is_constant and (call.changed or written & used):
             kept.append(call)
             used |= read
+    kept.reverse()
+    is_used = [[address_of(tensor) in used for tensor in call.results] for call in kept]
+    memory.place(calls, kept, result)
     program = torch.classes.glassformer_cpu.Program()
-    for call in reversed(kept):
-        _add(program, call, used)
+    for call, those in zip(kept, is_used, strict=True):
+        _add(program, call, those)
     return program
 
 
-def _add(program: Any, call: Call, used: set[int]) -> None:
+def _add(program: Any, call: Call, is_used: list[bool]) -> None:
     """Append a call to a program, in a form that writes to the tensors that the recorded call returned.
 
-    If the operation cannot, its results are copied to them: those whose memory is in `used`.
+    If the operation cannot, its results are copied to them: those that are used.
     """
     function, values, results = call
     copied: list[Tensor | None] = []
@@ -143,7 +150,7 @@ def _add(program: Any, call: Call, used: set[int]) -> None:
         kept = [value for parameter, value in named if parameter.name in names]
         function, values = overload, [*kept, *results]
     elif not call.changed:
-        copied = [result if _storage(result) in used else None for result in results]
+        copied = [result if is_read else None for result, is_read in zip(results, is_used, strict=True)]
     program.add(function._schema.name, function._schema.overload_name, values, copied)
 
 
@@ -175,15 +182,13 @@ def _tensors_in(values: Any) -> list[Tensor]:
     return []
 
 
-def _storage(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
-
-
 @cache
 def parameters_of(operation: Any) -> tuple[Parameter, ...]:
     """Return the parameters of a torch operation."""
     return tuple(
-        Parameter(each.name, str(each.type), each.default_value, each.alias_info is not None and each.alias_info.is_write)
+        Parameter(
+            each.name, str(each.type), each.default_value, each.alias_info is not None and each.alias_info.is_write
+        )
         for each in operation._schema.arguments
     )
 

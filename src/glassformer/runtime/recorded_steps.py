@@ -37,8 +37,8 @@ MAX_STEPS_AHEAD = 4
 """Steps launched before their results are read. Up to twice as many are wasted when a text ends."""
 FEW_TOKENS = 64
 """A CPU that encodes this many source tokens spends as long in Python as in matrix products."""
-MAX_RECORDINGS, MAX_BYTES = 16, 2 << 30
-"""Limits of the recordings that a model keeps for later batches; the least recently used are dropped first."""
+MAX_RECORDINGS = 16
+"""The most recordings that a model keeps for later batches; the least recently used are dropped first."""
 MAX_CACHED = 5
 """The most recorded steps of searches that a recording keeps."""
 
@@ -56,6 +56,9 @@ class Shape(NamedTuple):
 
 class Recording:
     """The recorded steps of a model for one shape, with the buffers that they read and write."""
+
+    MAX_BYTES = 2 << 30
+    """The most memory of all recordings that a model keeps for later batches."""
 
     def __init__(self, model: TextModel, shape: Shape, steps: "Steps", kernels: KernelSet = PLAIN):
         parameter = next(model.parameters())
@@ -83,6 +86,8 @@ class Recording:
         self.source = torch.zeros(sizes, dtype=torch.long, device=device) if shape.memories else None
         self.memory = parameter.new_zeros(*sizes, model.config.d_model) if shape.memories else None
         self.memory_mask = torch.zeros(sizes, dtype=torch.bool, device=device) if shape.memories else None
+        self.used_length = shape.memory_length
+        """The length of the longest source of the current batch, if `set_memory` was called."""
         self.vocab_size = model.config.vocab_size
         state = self.tokens, self.cache, self.memory, self.memory_mask
         self.score = steps.scorer(*state)
@@ -121,6 +126,7 @@ class Recording:
         assert self.memory is not None
         rows, length = memory.shape[:2]
         self.memory.zero_()[:rows, :length] = memory
+        self.used_length = length
         self._set_mask(rows, length, mask)
 
     def step_from_source(self, source: Tensor, mask: Tensor | None) -> Tensor:
@@ -209,8 +215,7 @@ class Steps:
 class Recordings:
     """The recordings of one model: makes them, lends them and keeps them.
 
-    With `compile` their steps are compiled. `kind` is the class of the recordings; `exact_rows` makes them for as many
-    rows as are asked for, instead of a rounded-up number.
+    With `compile` their steps are compiled. `kind` is the class of the recordings.
     """
 
     def __init__(
@@ -220,9 +225,8 @@ class Recordings:
         compile: bool = False,
         cache_dtype: torch.dtype | None = None,
         kind: type[Recording] = Recording,
-        exact_rows: bool = False,
     ):
-        self._kind, self._exact_rows = kind, exact_rows
+        self._kind = kind
         self._model = weakref.ref(model)
         self._steps = Steps(model, compile=compile, cache_dtype=cache_dtype)
         self._free: list[Recording] = []
@@ -260,8 +264,6 @@ class Recordings:
         model = self._model()
         assert model is not None
         roomy, addresses = _round_up(shape, model.config.max_len), addresses_of(model)
-        if self._exact_rows:
-            roomy = roomy._replace(rows=shape.rows, memories=shape.memories)
         with self._lock:
             # Replaced parameters have other addresses, so recordings of the old ones are dropped.
             self._free = [recording for recording in self._free if recording.addresses == addresses]
@@ -274,7 +276,9 @@ class Recordings:
     def _give_back(self, recording: Recording) -> None:
         with self._lock:
             self._free.append(recording)
-            while len(self._free) > MAX_RECORDINGS or sum(kept.nbytes for kept in self._free[:-1]) > MAX_BYTES:
+            while (
+                len(self._free) > MAX_RECORDINGS or sum(kept.nbytes for kept in self._free[:-1]) > self._kind.MAX_BYTES
+            ):
                 self._free.pop(0)
 
 

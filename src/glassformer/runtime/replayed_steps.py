@@ -14,17 +14,30 @@ from typing_extensions import override
 from glassformer.nn import KVCache
 from glassformer.runtime.cpu_graphs import CpuGraph
 from glassformer.runtime.recorded_steps import RecordedStepRunner, Recording
+from glassformer.runtime.replay_memory import ReplayMemory
+from glassformer.runtime.step_runner import StepRunner
 
-ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512)
 """Steps are recorded for these numbers of texts, so that a shrinking batch does not need a recording for each."""
+MAX_REPLAYED_ROWS, MAX_REPLAYED_BEAMS = 32, 1024
+"""Steps of more rows are not replayed, because a CPU spends most of their time in matrix products. For beams replaying
+pays longer: their rows move at each step, and a recording moves only those that change."""
 
 
 class ReplayedRecording(Recording):
     """The cache and the other buffers of a batch on a CPU, and its steps by number of rows."""
 
+    MAX_BYTES = 1 << 29
+
     def __init__(self, *args: Any):
         super().__init__(*args)
         self._by_rows: dict[int, CpuGraph] = {}
+        self._results = ReplayMemory()
+
+    @property
+    @override
+    def nbytes(self) -> int:
+        return super().nbytes + self._results.nbytes
 
     def step_of_first(self, rows: int) -> Tensor:
         """Make a step with the first rows of `tokens` and of the cache, and return the logits (rows, V).
@@ -32,23 +45,32 @@ class ReplayedRecording(Recording):
         The logits are valid until the next step.
         """
         self.cache.check_room(1)
-        copies = self.shape.rows // self.shape.memories if self.shape.memories else 1
-        texts = next((count for count in ROWS if count * copies >= rows), rows // copies)
-        computed = min(texts * copies, self.shape.rows)
+        texts = next((count for count in ROWS if count * self.copies >= rows), rows // self.copies)
+        computed = min(texts * self.copies, self.shape.rows)
         if computed not in self._by_rows:
-            self._by_rows[computed] = CpuGraph(self._steps.scorer(*self._first(computed, copies)))
+            self._by_rows[computed] = CpuGraph(
+                self._steps.scorer(*self.first(computed, self.shape.memory_length)), self._results
+            )
         scores = self._by_rows[computed]()
         self.cache.count()
         return scores[:rows]
 
-    def _first(self, rows: int, copies: int) -> tuple[Tensor, KVCache, Tensor | None, Tensor | None]:
-        """Return the arguments of a step, each with its first rows only. They share the memory of the whole ones."""
-        cache, texts = self.cache.first_rows(rows), rows // copies
+    @property
+    def copies(self) -> int:
+        """The number of rows per encoder output; 1 without an encoder."""
+        return self.shape.rows // self.shape.memories if self.shape.memories else 1
+
+    def first(self, rows: int, length: int) -> tuple[Tensor, KVCache, Tensor | None, Tensor | None]:
+        """Return the arguments of a step, each with its first rows and, of the encoder output, its first `length` tokens.
+
+        They share the memory of the whole ones.
+        """
+        cache, texts = self.cache.first_rows(rows), rows // self.copies
         if self.memory is None or self.memory_mask is None:
             return self.tokens[:rows], cache, None, None
-        cache.memory_keys = [layer[:texts] for layer in cache.memory_keys]
-        cache.memory_values = [layer[:texts] for layer in cache.memory_values]
-        return self.tokens[:rows], cache, self.memory[:texts], self.memory_mask[:texts]
+        cache.memory_keys = [layer[:texts, :, :length] for layer in cache.memory_keys]
+        cache.memory_values = [layer[:texts, :, :length] for layer in cache.memory_values]
+        return self.tokens[:rows], cache, self.memory[:texts, :length], self.memory_mask[:texts, :length]
 
 
 class ReplayedStepRunner(RecordedStepRunner):
@@ -58,8 +80,13 @@ class ReplayedStepRunner(RecordedStepRunner):
 
     @override
     def step(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
-        if not self.recording.cache.is_fixed:
-            return super().step(tokens, mask)
+        cache = self.recording.cache
+        if not cache.is_fixed:
+            _, part, memory, memory_mask = self.recording.first(len(tokens), self.recording.used_length)
+            scores = StepRunner(self.model, part, memory, memory_mask).step(tokens, mask)
+            cache.length, cache.has_padding, cache.memory_is_ready = part.length, part.has_padding, part.memory_is_ready
+            cache.fix()
+            return scores
         self.recording.tokens[: len(tokens)] = tokens
         return self.recording.step_of_first(len(tokens))
 
