@@ -46,6 +46,7 @@ def report_runtime(
         has_gpu=prepared.device.type == "cuda",
         is_quantized=quantize != "none",
         has_4_bits=quantize == "int4",
+        is_decoder_only=config.kind == "decoder",
         keeps_gguf=stored_bytes > 0 and prepared.keeps_quantized,
         builds_kernels=problem is None,
         runs_triton=prepared.device.type == "cuda" and has_triton_kernels(prepared.device),
