@@ -1,4 +1,6 @@
-"""Time the draw of a next token from a large vocabulary on a CPU: today's code, the former code and a bare softmax.
+"""Time the draw of a next token from a large vocabulary on a CPU, with and without the C++ kernel.
+
+The former code and a bare softmax are timed beside them.
 
     python benchmarks/sampling.py benchmarks/results/sampling.json
 
@@ -19,6 +21,7 @@ from glassformer.bench.result_file import check_new, markdown_table, write_resul
 from glassformer.decoding import GenerationConfig
 from glassformer.decoding.cpu_sampling import sample_rows
 from glassformer.decoding.sampling import NEG_INF, filter_logits, sample
+from glassformer.kernels.kernel_registry import cpp_kernels
 
 REQUESTS = {
     "no filter": {},
@@ -67,7 +70,8 @@ def _likeliest(keys: Tensor, probs: Tensor, p: Tensor) -> Tensor:
 
 
 def measure(vocab_size: int, rounds: int) -> list[list[str]]:
-    """Return the rows of the table: distribution, request, milliseconds of today's code, ratios to softmax."""
+    """Return the rows of the table: distribution, request, milliseconds of the kernel, ratios to softmax."""
+    kernels = cpp_kernels()
     torch.manual_seed(0)
     torch.set_num_threads(1)
     rows = []
@@ -79,6 +83,7 @@ def measure(vocab_size: int, rounds: int) -> list[list[str]]:
                 lambda logits=logits: logits.softmax(-1),  # type: ignore[misc]
                 lambda logits=logits, request=request: former_draw(logits, request, 0.4),  # type: ignore[misc]
                 lambda logits=logits, request=request: sample_rows(logits, [request], [0.4]),  # type: ignore[misc]
+                lambda logits=logits, request=request: sample_rows(logits, [request], [0.4], kernels),  # type: ignore[misc]
             ]
             times: list[list[float]] = [[] for _ in calls]
             for _ in range(rounds + 1):  # the first round warms up
@@ -86,9 +91,10 @@ def measure(vocab_size: int, rounds: int) -> list[list[str]]:
                     began = time.thread_time()
                     call()
                     taken.append(time.thread_time() - began)
-            softmax, former, now = (every[1:] for every in times)
-            ratios = [statistics.median(map(_ratio, other, softmax)) for other in (former, now)]
-            rows.append([shape, name, f"{1000 * statistics.median(now):.2f}", *(f"{ratio:.1f}" for ratio in ratios)])
+            softmax, *others = (every[1:] for every in times)
+            ratios = [statistics.median(map(_ratio, other, softmax)) for other in others]
+            kernel = f"{1000 * statistics.median(others[-1]):.2f}"
+            rows.append([shape, name, kernel, *(f"{ratio:.1f}" for ratio in ratios)])
     return rows
 
 
@@ -105,7 +111,8 @@ def main() -> None:
     options = parser.parse_args()
     check_new(options.out)
     rows = measure(options.vocabulary, options.rounds)
-    columns = ["logits", "request", "a draw, ms", "former code, times softmax", "now, times softmax"]
+    ratios = ["former code, times softmax", "no kernel, times softmax", "kernel, times softmax"]
+    columns = ["logits", "request", "kernel, ms", *ratios]
     print(markdown_table(columns, rows))
     write_result(
         options.out,

@@ -1,10 +1,11 @@
 """The benchmark runs every installed engine with the same weights, and all give the same tokens."""
 
 import importlib.util
+from dataclasses import replace
 
 import pytest
 
-from glassformer.bench.decode import MachineLimits, measure, table
+from glassformer.bench.decode import LoadOptions, MachineLimits, measure, table
 from glassformer.bench.workloads import Workload
 from glassformer.cli.bench import bench
 from glassformer.cli.flag_parser import UsageError
@@ -47,6 +48,49 @@ def test_only_selects_engines():
     chosen = measure(TINY["gpt2"], batch=1, beam=1, rounds=1, device="cpu", compiled=False, only=["HF, float32"])
     assert [contender.title for contender in chosen] == ["HF, float32"]
     assert "times as fast" not in table(TINY["gpt2"], chosen, MachineLimits({"float32": 1e9}, 1e9), batch=1, beam=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (LoadOptions(quantize="int4"), "glassformer, int4"),
+        (LoadOptions(quantize="none"), "glassformer, float32"),
+        (LoadOptions(dtype="bfloat16"), "glassformer, bfloat16"),
+    ],
+)
+def test_a_chosen_number_format_is_the_only_one_of_glassformer(options, expected, monkeypatch):
+    flags, loaded = [], []
+    monkeypatch.setattr(
+        "glassformer.bench.decode.load", lambda path, **given: loaded.append(given) or load(path, **given)
+    )
+    monkeypatch.setattr(
+        Workload,
+        "as_command",
+        lambda work, folder, inputs, beam, given: flags.append(given) or work.ours(load(folder), inputs, beam),
+    )
+    found = measure(
+        TINY["gpt2"],
+        batch=2,
+        beam=1,
+        rounds=1,
+        device="cpu",
+        compiled=False,
+        only=["glassformer"],
+        options=replace(options, batch_tokens=3),
+    )
+    assert [one.title for one in found] == [expected, expected.replace(", ", " run, process start included, ")]
+    assert all(len(text) == 5 for one in found for text in one.texts)
+    assert flags[0][4:6] == ["--batch-tokens", "3"]
+    assert [given["batch_tokens"] for given in loaded] == [3]
+    printed = table(TINY["gpt2"], found, MachineLimits({"float32": 1e9}, 1e9), batch=2, beam=1)
+    assert printed.count(f"| {expected.split(', ')[1]} |") == 2
+
+
+def test_the_number_formats_that_are_measured_by_default():
+    assert [*LoadOptions().formats("cuda")] == ["bfloat16"]
+    assert [*LoadOptions().formats("cpu")][:2] == ["float32", "int8"]
+    assert LoadOptions(dtype="float16").formats("cuda") == {"float16": {"dtype": "float16"}}
+    assert LoadOptions(quantize="none").formats("cpu") == {"float32": {}}
 
 
 @pytest.mark.parametrize("only", [["hf"], ["HF", "glasformer"]])

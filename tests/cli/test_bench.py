@@ -17,6 +17,7 @@ def test_bench_without_options_prints_what_it_measures(call):
         (("--beam", "0"), "--beam 0: expected at least 1"),
         (("--rounds", "0"), "--rounds 0: expected at least 1"),
         (("--threads", "-1"), "--threads -1: expected 0 or more"),
+        (("--batch-tokens", "0"), "--batch-tokens 0: expected 1 to 16,777,216"),
     ],
 )
 def test_wrong_counts_are_refused_before_anything_is_measured(call, monkeypatch, options, message):

@@ -11,6 +11,7 @@
 #include "int8_two_bytes.h"
 #include "step.h"
 #include "choice.h"
+#include "sampling.h"
 #include "groupwise.h"
 
 #if defined(__AMX_INT8__)
@@ -250,7 +251,63 @@ void check_groupwise(int64_t bits, bool has_mins, int64_t m, int64_t n, int64_t 
   }
 }
 
+// Keep the first tokens of an order until their weights reach `limit`, and those that equal the last one if asked.
+void keep_sorted(const std::vector<double>& keys, std::vector<double>& weights, const std::vector<double>& amounts,
+                 double limit, bool keeps_equal) {
+  std::vector<int64_t> order(keys.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return keys[a] < keys[b]; });
+  double sum = 0;
+  size_t last = 0;
+  while (last + 1 < order.size() && (sum += amounts[order[last]]) < limit) ++last;
+  for (size_t i = last + 1; i < order.size(); ++i)
+    if (!keeps_equal || keys[order[i]] > keys[order[last]]) weights[order[i]] = 0;
+}
+
+// Many logits are equal or minus infinity. The limits are between the sums that whole groups of equal logits can have.
+void check_sampling(int64_t n, bool is_even, SamplingSettings settings) {
+  std::vector<float> x(n);
+  for (auto& number : x) number = is_even ? 1.5f : draw(0, 3) ? draw_number() : draw(0, 1) ? 0.25f : -INFINITY;
+  x[draw(0, n - 1)] = 4.5f;
+  std::vector<double> weights(n), keys(n);
+  for (int64_t i = 0; i < n; ++i) weights[i] = std::exp((x[i] - 4.5) / settings.temperature), keys[i] = -x[i];
+  auto total = [&] { return std::accumulate(weights.begin(), weights.end(), 0.0); };
+  if (settings.top_k > 0) keep_sorted(keys, weights, std::vector<double>(n, 1.0), settings.top_k, true);
+  if (settings.top_p < 1) keep_sorted(keys, weights, weights, settings.top_p * total(), false);
+  for (auto& weight : weights) weight = weight < settings.min_p ? 0 : weight;
+  if (settings.typical_p < 1) {
+    double mean = 0;
+    for (int64_t i = 0; i < n; ++i) mean += weights[i] > 0 ? weights[i] * x[i] / total() : 0;
+    for (int64_t i = 0; i < n; ++i) keys[i] = weights[i] > 0 ? std::fabs(x[i] - mean) : INFINITY;
+    keep_sorted(keys, weights, weights, settings.typical_p * total(), true);
+  }
+  TokenSampler sampler;
+  const float* found = sampler.filter(x.data(), n, settings);
+  for (int64_t i = 0; i < n; ++i)
+    expect(std::fabs(found[i] - weights[i]) <= 1e-5 * weights[i], "weight (n, k, p, typical p, token, found, right)", n,
+           settings.top_k, settings.top_p, settings.typical_p, i, found[i], weights[i]);
+  double end = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    end += weights[i] / total();
+    if (weights[i] < 1e-3 * total()) continue;
+    const int64_t token = sampler.draw(x.data(), n, settings, end - 0.5 * weights[i] / total());
+    expect(token == i, "drawn token (n, found, right)", n, token, i);
+  }
+  x[draw(0, n - 1)] = NAN;
+  const int64_t token = sampler.draw(x.data(), n, settings, 0.5);
+  expect(0 <= token && token < n, "a token of logits with NaN (n, found)", n, token);
+}
+
 int main() {
+  for (const int64_t n : {1, 2, 3, 15, 17, 33, 511, 512, 513, 1500})
+    for (const bool is_even : {false, true}) {
+      check_sampling(n, is_even, {1, 0, 1, 0, 1});
+      check_sampling(n, is_even, {0.7, 7, 1, 0, 1});
+      check_sampling(n, is_even, {1.3, 0, 0.50030011, 0, 1});
+      check_sampling(n, is_even, {1, 40, 0.90710017, 0.0371, 1});
+      check_sampling(n, is_even, {1, 0, 1, 0, 0.90710017});
+      check_sampling(n, is_even, {0.9, 0, 0.9990013, 0, 0.30110013});
+    }
   for (const int64_t bits : {4, 8})
     for (const bool has_mins : {false, true})
       for (const bool extreme : {false, true}) {

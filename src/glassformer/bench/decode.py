@@ -9,7 +9,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -23,8 +23,32 @@ from glassformer.pipelines.load import load
 from glassformer.runtime.step_runner import TextModel
 from glassformer.training.resident_memory import forget_peak, peak_resident
 
-Numbers = Literal["float32", "bfloat16", "int8"]
-BYTES: dict[Numbers, int] = {"float32": 4, "bfloat16": 2, "int8": 1}
+Numbers = Literal["float32", "bfloat16", "float16", "int8", "int4"]
+BYTES: dict[Numbers, float] = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1, "int4": 0.5}
+FloatType = Literal["auto", "float32", "bfloat16", "float16"]
+Quantized = Literal["auto", "none", "int8", "int4"]
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """How Glassformer loads the model, as the options of `glassformer run` say; `auto` measures what is usual."""
+
+    dtype: FloatType = "auto"
+    quantize: Quantized = "auto"
+    batch_tokens: int | None = None
+
+    def formats(self, device: str) -> dict[Numbers, dict[str, str]]:
+        """Return the options of `load` for each number format to measure, by its name. The first is the reference."""
+        floats: Numbers = ("bfloat16" if device == "cuda" else "float32") if self.dtype == "auto" else self.dtype
+        options: dict[str, str] = {} if floats == "float32" else {"dtype": floats}
+        if self.quantize == "int8" or self.quantize == "int4":
+            return {self.quantize: {"quantize": self.quantize, **({} if self.dtype == "auto" else options)}}
+        found = {floats: options}
+        if self.quantize == "auto" and self.dtype == "auto" and device == "cpu":
+            found["int8"] = {"quantize": "int8"}
+            if torch.cpu._is_amx_tile_supported():
+                found["bfloat16"] = {"dtype": "bfloat16"}
+        return found
 
 
 @dataclass
@@ -68,7 +92,15 @@ class MachineLimits:
 
 
 def measure(
-    work: Workload, *, batch: int, beam: int, rounds: int, device: str, compiled: bool, only: Sequence[str] = ()
+    work: Workload,
+    *,
+    batch: int,
+    beam: int,
+    rounds: int,
+    device: str,
+    compiled: bool,
+    only: Sequence[str] = (),
+    options: LoadOptions = LoadOptions(),  # noqa: B008 - it is frozen
 ) -> list[Contender]:
     """Return the engines that are installed, each with its time in `rounds` rounds.
 
@@ -79,10 +111,11 @@ def measure(
         device: "cuda" or "cpu".
         compiled: Whether to measure the compiled variants of engines, too.
         only: Measure only engines whose title contains one of these strings. A string that matches none raises.
+        options: The number formats of Glassformer and the size of its batches. Other libraries ignore them.
     """
-    with ExitStack() as stack, tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder:
         contenders, titles = [], []
-        for one in _contenders(work, batch, beam, device, compiled, folder, stack):
+        for one in _contenders(work, batch, beam, device, compiled, folder, options):
             titles.append(one.title)
             if not only or any(part in one.title for part in only):
                 contenders.append(one)
@@ -134,32 +167,45 @@ def _size(model: torch.nn.Module) -> int:
 
 
 def _contenders(
-    work: Workload, batch: int, beam: int, device: str, compiled: bool, folder: str, stack: ExitStack
+    work: Workload, batch: int, beam: int, device: str, compiled: bool, folder: str, options: LoadOptions
 ) -> Iterator[Contender]:
     model, inputs = work.model(), work.inputs(batch)
     size = _size(model)
     saved = Path(folder) / "model"
     work.save(saved, model)
     if work.is_ragged:
-        yield from _with_engine(work, model, inputs, beam, device, saved)
+        yield from _with_engine(work, model, inputs, beam, device, saved, options)
         return
     theirs = peers.hf_model(work, model) if peers.is_installed("transformers") else None
 
-    def ours(name: str, numbers: Numbers, **options: Any) -> Contender:
-        pipeline: Any = load(saved, device=device, **options)
-        return Contender(name, numbers, work.ours(pipeline, inputs, beam), size * BYTES[numbers] // 4)
+    def ours(name: str, numbers: Numbers, **chosen: str) -> Contender:
+        pipeline: Any = load(saved, device=device, batch_tokens=options.batch_tokens, **chosen)  # type: ignore[arg-type]
+        return Contender(name, numbers, work.ours(pipeline, inputs, beam), int(size * BYTES[numbers] / 4))
 
-    def as_command(numbers: Numbers, *options: str) -> Contender:
-        threads = ["--threads", str(torch.get_num_threads())]
-        write = work.as_command(saved, inputs, beam, ["--device", device, *threads, *options])
-        name = "glassformer run, process start included"
-        return Contender(name, numbers, write, size * BYTES[numbers] // 4, in_this_process=False)
+    def as_command(numbers: Numbers, chosen: dict[str, str]) -> Contender:
+        flags = ["--device", device, "--threads", str(torch.get_num_threads())]
+        if options.batch_tokens is not None:
+            flags += ["--batch-tokens", str(options.batch_tokens)]
+        for name, value in chosen.items():
+            flags += [f"--{name}", value]
+        write = work.as_command(saved, inputs, beam, flags)
+        title = "glassformer run, process start included"
+        return Contender(title, numbers, write, int(size * BYTES[numbers] / 4), in_this_process=False)
 
+    formats = options.formats(device)
+    main = "int8" if "int8" in formats else next(iter(formats))  # the one that is also compiled and run as a command
+    for numbers, chosen in formats.items():
+        try:
+            yield ours("glassformer", numbers, **chosen)
+            if numbers == main and compiled:
+                yield ours("glassformer, compiled", numbers, **chosen, compile="on")
+            if numbers == main:
+                yield as_command(numbers, chosen)
+        except KernelBuildError:
+            if len(formats) == 1:
+                raise
+            yield as_command("float32", formats["float32"])
     if device == "cuda":
-        yield ours("glassformer", "bfloat16", dtype="bfloat16")
-        if compiled:
-            yield ours("glassformer, compiled", "bfloat16", dtype="bfloat16", compile="on")
-        yield as_command("bfloat16", "--dtype", "bfloat16")
         if theirs is not None:
             theirs = theirs.to(device, torch.bfloat16)
             yield Contender("HF", "bfloat16", peers.hf(work, theirs, inputs, beam), _size(theirs))
@@ -168,46 +214,40 @@ def _contenders(
                 write = peers.hf(work, still, inputs, beam, compiled=True)
                 yield Contender("HF, static cache, compiled", "bfloat16", write, _size(still))
         return
-    yield ours("glassformer", "float32")
-    try:
-        yield ours("glassformer", "int8", quantize="int8")
-        if compiled:
-            yield ours("glassformer, compiled", "int8", quantize="int8", compile="on")
-        yield as_command("int8", "--quantize", "int8")
-    except KernelBuildError:
-        yield as_command("float32")
-    has_bf16 = torch.cpu._is_amx_tile_supported()
-    if has_bf16:
-        yield ours("glassformer", "bfloat16", dtype="bfloat16")
     if work.family == "llama" and batch == beam == 1 and all(map(peers.is_installed, ("llama_cpp", "gguf"))):
         yield Contender("llama.cpp, Q8_0", "int8", peers.llama_cpp(work, model, inputs, folder), size // 4)
     if theirs is not None:
         yield Contender("HF", "float32", peers.hf(work, theirs, inputs, beam), size)
-        if has_bf16:
+        if torch.cpu._is_amx_tile_supported():
             write = peers.hf(work, copy.deepcopy(theirs).bfloat16(), inputs, beam)
             yield Contender("HF", "bfloat16", write, size // 2)
         if work.begin is not None and peers.is_installed("ctranslate2"):
             converted = Path(folder) / "ctranslate2"
             converted.mkdir()
-            for numbers in ("float32", "int8"):
+            known: tuple[Numbers, ...] = ("float32", "int8")
+            for numbers in known:
                 write = peers.ctranslate2(work, theirs, inputs, beam, numbers, str(converted))
-                yield Contender("CTranslate2", numbers, write, size // (4 // BYTES[numbers]))
+                yield Contender("CTranslate2", numbers, write, int(size * BYTES[numbers] / 4))
 
 
 def _with_engine(
-    work: Workload, model: TextModel, inputs: list[list[int]], beam: int, device: str, saved: Path
+    work: Workload,
+    model: TextModel,
+    inputs: list[list[int]],
+    beam: int,
+    device: str,
+    saved: Path,
+    options: LoadOptions,
 ) -> Iterator[Contender]:
     """Yield one sorted batch of all inputs and, without a beam, the batching engine with one request for each.
 
     The weights of `model` are in the folder `saved`.
     """
-    options: dict[Numbers, dict[str, str]] = {"bfloat16": {"dtype": "bfloat16"}}
-    if device != "cuda":
-        options = {"float32": {}, "int8": {"quantize": "int8"}}
-    for numbers, chosen in options.items():
+    batch_tokens = options.batch_tokens or work.n_read * len(inputs) * beam
+    for numbers, chosen in options.formats(device).items():
         with suppress(KernelBuildError):
-            pipeline: Any = load(saved, device=device, batch_tokens=work.n_read * len(inputs) * beam, **chosen)  # type: ignore[arg-type]
-            weights = _size(model) * BYTES[numbers] // 4
+            pipeline: Any = load(saved, device=device, batch_tokens=batch_tokens, **chosen)  # type: ignore[arg-type]
+            weights = int(_size(model) * BYTES[numbers] / 4)
             yield Contender("glassformer", numbers, work.ours(pipeline, inputs, beam), weights)
             if beam == 1:
                 write = work.by_engine(pipeline.model, inputs)
@@ -284,8 +324,11 @@ def _n_read(work: Workload) -> str:
 def _least_seconds(work: Workload, contender: Contender, found: MachineLimits, batch: int, beam: int) -> float:
     """Return the roofline bound of one run in seconds: the larger of compute time and memory time at the rates `found`.
 
-    int8 products count at four times the float32 rate, the ratio of their widths.
+    int8 and int4 products count at four times the float32 rate: both multiply 8-bit numbers, a quarter as wide. float16
+    counts as bfloat16 if that was measured.
     """
-    rate = found.flops.get(contender.numbers, 4 * found.flops["float32"])
+    rate = 4 * found.flops["float32"]
+    if contender.numbers not in ("int8", "int4"):
+        rate = found.flops.get(contender.numbers) or found.flops.get("bfloat16", found.flops["float32"])
     moved = work.bytes_moved(batch, beam, BYTES[contender.numbers])
     return max(work.flops(batch, beam) / rate, moved / found.bandwidth)

@@ -179,7 +179,7 @@ class Workload:
         encoder = forward_flops(self.config, **given, source_length=self.mean_read, target_length=1)
         return encoder + beam * (whole - encoder)
 
-    def bytes_moved(self, batch: int, beam: int, bytes_a_number: int) -> float:
+    def bytes_moved(self, batch: int, beam: int, bytes_a_number: float) -> float:
         """Return about how many bytes one run reads: at each step the decoder's weights and the cached keys and values.
 
         `bytes_a_number` is the size of a weight or cached number.
@@ -199,11 +199,18 @@ def _tokens(text: str) -> list[int]:
 
 
 def workloads() -> dict[str, Workload]:
-    """Return the workloads by name: "translation", "gpt2" and "llama", and "requests", gpt2 with mixed lengths."""
+    """Return the workloads by name. "requests" is gpt2 with mixed lengths, "context" a larger llama and 32,000 tokens."""
     marian = preset("marian", vocab_size=8000, activation="relu", max_len=256, dropout=0.0, embedding_dropout=0.0)
     return {
         "translation": Workload("translation", marian, "marian", 25, 25),
         "gpt2": Workload("gpt2", preset("gpt2"), "gpt2", 16, 256),
         "llama": Workload("llama", preset("llama"), "llama", 16, 128),
+        "context": Workload("context", _llama_1b(), "llama", 32_000, 256),
         "requests": Workload("requests", preset("gpt2"), "gpt2", 96, 64, 8),
     }
+
+
+def _llama_1b() -> ModelConfig:
+    """Return the config of a Llama of 1.2 billion parameters, with 32 query heads and 8 key-value heads of size 64."""
+    sizes = {"n_decoder_layers": 16, "d_model": 2048, "n_heads": 32, "n_kv_heads": 8, "d_ff": 8192}
+    return preset("llama", vocab_size=128_256, max_len=131_072, **sizes)

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Literal
 
 from glassformer.cli.flag_parser import UsageError
+from glassformer.cli.run_options import MAX_BATCH_TOKENS, check_threads
 
 WHAT_IT_DOES = """\
 usage: glassformer bench decode [OPTIONS]
@@ -18,12 +19,15 @@ glassformer bench --help shows its options."""
 def bench(
     what: Literal["decode"] = "decode",
     *,
-    model: Literal["translation", "gpt2", "llama", "requests"] = "translation",
+    model: Literal["translation", "gpt2", "llama", "context", "requests"] = "translation",
     batch: tuple[int, ...] = (32, 1),
     beam: tuple[int, ...] = (1,),
     rounds: int = 5,
     threads: int = 0,
     device: Literal["auto", "cpu", "cuda"] = "auto",
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto",
+    quantize: Literal["auto", "none", "int8", "int4"] = "auto",
+    batch_tokens: int | None = None,
     compiled: bool = True,
     only: tuple[str, ...] = (),
     out: Path | None = None,
@@ -39,13 +43,20 @@ def bench(
     Args:
         what: What to measure; decode is the only choice.
         model: translation is the base model of "Attention Is All You Need", gpt2 has 124 million parameters and llama
-            135 million. requests compares the batching engine with one batch of `generate`, on gpt2 with inputs of 8
-            to 96 tokens and without other libraries; use it with --batch 64.
+            135 million. context is a llama of 1.2 billion that reads 32,000 tokens, for a GPU; use it with --batch 1.
+            requests compares the batching engine with one batch of `generate`, on gpt2 with inputs of 8 to 96 tokens
+            and without other libraries; use it with --batch 64.
         batch: Number of texts to generate at once; several numbers give several tables.
         beam: Beam width; 1 is greedy.
         rounds: How many times each engine is measured.
         threads: Number of CPU threads; 0 lets torch choose.
         device: Device to measure; auto is cuda if there is a GPU.
+        dtype: Measure Glassformer in this floating-point type alone. auto is float32 on a CPU, with bfloat16 beside it
+            where the CPU multiplies it fast, and bfloat16 on a GPU.
+        quantize: Measure Glassformer with 8-bit (int8) or 4-bit (int4) weights alone, or without quantization (none).
+            auto measures float and 8-bit weights on a CPU, and nothing quantized on a GPU or with a --dtype.
+        batch_tokens: The most tokens of a batch of Glassformer, as in run. If the texts have more tokens, they are
+            divided into several batches. (default: 4096; for requests as many as the texts have)
         compiled: Also measure Glassformer's compiled step, which takes half a minute or more to compile for each shape.
         only: Measure only the engines whose names contain one of these texts, such as "glassformer" or "HF, bfloat16".
         out: Also write the measurements to this new JSON file, with the command, the machine and the date.
@@ -54,11 +65,12 @@ def bench(
         for value in values:
             if value < 1:
                 raise UsageError(f"--{name} {value}: expected at least 1")
-    if threads < 0:
-        raise UsageError(f"--threads {threads}: expected 0 or more")
+    check_threads(threads)
+    if batch_tokens is not None and not 1 <= batch_tokens <= MAX_BATCH_TOKENS:
+        raise UsageError(f"--batch-tokens {batch_tokens}: expected 1 to {MAX_BATCH_TOKENS:,}")
     import torch
 
-    from glassformer.bench.decode import limits, measure, table
+    from glassformer.bench.decode import LoadOptions, limits, measure, table
     from glassformer.bench.result_file import check_new, write_result
     from glassformer.bench.workloads import workloads
 
@@ -74,7 +86,14 @@ def bench(
     for width in beam:
         for size in batch:
             contenders = measure(
-                work, batch=size, beam=width, rounds=rounds, device=device, compiled=compiled, only=only
+                work,
+                batch=size,
+                beam=width,
+                rounds=rounds,
+                device=device,
+                compiled=compiled,
+                only=only,
+                options=LoadOptions(dtype, quantize, batch_tokens),
             )
             print(table(work, contenders, found, batch=size, beam=width), end="\n\n", flush=True)
             rows += [[size, width, one.name, one.numbers, *one.seconds] for one in contenders]

@@ -9,6 +9,10 @@ To sort 150,000 logits takes tens of milliseconds, but their softmax takes one. 
   order. `find_cutoff` puts the tokens into buckets and sorts only the bucket in which the limit is reached.
 - The draw adds up chunks of weights and looks into one of them (`draw`).
 
+A model that computes with the C++ kernels draws with one of them (`kernels/cpp/sampling.h`), in half of the time and by
+the same rules. Their weights are rounded differently, so the same uniform number gives the same token unless it lies
+within about 1e-6 of the boundary between two tokens, or a filter's limit does.
+
 A GPU does not use this module: it sorts quickly, and looking for candidates would make Python wait for it.
 
 Shapes: N sequences, V vocabulary. Functions for a single row use NumPy, which for these operations is as fast as torch
@@ -25,6 +29,8 @@ from torch import Tensor
 
 from glassformer.decoding.generation_config import GenerationConfig
 from glassformer.decoding.sampling import NEG_INF, STAGES, apply_temperature, sample
+from glassformer.kernels.kernel_registry import PLAIN
+from glassformer.kernels.kernel_set import KernelSet, SamplingSettings
 
 Floats = npt.NDArray[np.floating[Any]]
 FEW = 1024
@@ -40,18 +46,23 @@ N_BUCKETS = 1 << BUCKET_BITS
 """`find_cutoff` divides tokens into this many buckets, by this many bits of their keys."""
 
 
-def sample_rows(logits: Tensor, requests: Sequence[GenerationConfig], numbers: Sequence[float]) -> Tensor:
+def sample_rows(
+    logits: Tensor, requests: Sequence[GenerationConfig], numbers: Sequence[float], kernels: KernelSet = PLAIN
+) -> Tensor:
     """Sample one token per row of logits (N, V) on a CPU -> (N,).
 
-    Each row is filtered by its own request's settings. `numbers` holds one uniform number in [0, 1) per row. The result
-    is that of `sample(filter_logits(logits, requests), numbers)` up to rounding. A row that contains NaN, or -inf only,
-    gets any token.
+    Each row is filtered by its own request's settings. `numbers` holds one uniform number in [0, 1) per row. `kernels`
+    draw if they can. The result is that of `sample(filter_logits(logits, requests), numbers)` up to rounding. A row
+    that contains NaN, or -inf only, gets any token.
 
     >>> logits = torch.tensor([[0.5, 0.25, 0.15, 0.1]]).log()
     >>> sample_rows(logits, [GenerationConfig(do_sample=True, top_k=2)], [0.7]).tolist()  # 0.667, 0.333, 0, 0
     [1]
     """
     logits = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+    if kernels.can_sample(logits):
+        settings = [SamplingSettings(*(getattr(request, name) for name in STAGES)) for request in requests]
+        return kernels.sample_tokens(logits, settings, numbers)
     groups: dict[tuple[float, ...], list[int]] = {}  # rows by their settings
     for row, request in enumerate(requests):
         groups.setdefault(tuple(getattr(request, name) for name in STAGES), []).append(row)

@@ -150,7 +150,7 @@ class TokenChooser:
         rows = [self.rows[index] for index in self._sampled]
         requests, numbers = [row.request for row in rows], [row.random.random() for row in rows]
         if scores.device.type == "cpu":
-            return sample_rows(scores, requests, numbers)
+            return sample_rows(scores, requests, numbers, self.kernels)
         return sample(filter_logits(scores, requests), numbers)
 
     def finish(self) -> list[int]:

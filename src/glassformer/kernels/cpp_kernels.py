@@ -1,15 +1,17 @@
-"""CPU kernels in C++: attention of one decoding step, beam reordering, token choice and int8 products.
+"""CPU kernels in C++: attention of one decoding step, beam reordering, token choice, sampling and int8 products.
 
 The sources are in `cpp/`; `cpp_library.py` compiles them on first use.
 """
 
+from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor
 from typing_extensions import override
 
-from glassformer.kernels.kernel_set import MAX_CHOICES, MAX_QUERIES, KernelSet, is_exporting
+from glassformer.kernels.kernel_set import MAX_CHOICES, MAX_QUERIES, KernelSet, SamplingSettings, is_exporting
 
 HEAD_SIZES = (16, 32, 64, 128)
 INT8_CHANNELS = 32
@@ -70,6 +72,23 @@ class CppKernels(KernelSet):
             return super().best_tokens(scores, bias, count)
         values, tokens = self.operations.best_few(scores, bias, count)
         return values, tokens
+
+    @override
+    def can_sample(self, logits: Tensor) -> bool:
+        return _fits_choice(logits) and logits.dim() == 2
+
+    @override
+    def sample_tokens(self, logits: Tensor, settings: Sequence[SamplingSettings], numbers: Sequence[float]) -> Tensor:
+        tokens: Tensor = self.operations.sample(logits, list(chain.from_iterable(settings)), list(numbers))
+        return tokens
+
+    def sampling_weights(self, logits: Tensor, settings: SamplingSettings) -> Tensor:
+        """Return the weights by which `sample_tokens` draws from a row of logits (V,) -> (V,).
+
+        They are proportional to the probabilities. The weight of a token that the settings drop is 0.
+        """
+        weights: Tensor = self.operations.sampling_weights(logits, list(settings))
+        return weights
 
     def instruction_set(self) -> str:
         """Return the CPU instructions that the int8 products use: amx, vnni, avx2, dotprod or neon."""

@@ -5,6 +5,9 @@ the operations that they do faster; `kernel_registry.py` picks one of the three.
 plain ones.
 """
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -12,6 +15,16 @@ MAX_QUERIES = 16
 """The attention kernels take at most this many queries: a tensor core multiplies at least 16 rows at once."""
 MAX_CHOICES = 64
 """Up to this many best tokens, repeated selection is faster than sorting."""
+
+
+class SamplingSettings(NamedTuple):
+    """How a token is drawn from a row of logits. The filters are applied in this order."""
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    typical_p: float = 1.0
 
 
 class KernelSet:
@@ -78,6 +91,18 @@ class KernelSet:
         `scores` is (N, V), `bias` (V,). The order is that of `stable_topk`. A row with a NaN score gives NaN values.
         """
         return stable_topk(scores.log_softmax(-1) + bias, count)
+
+    def can_sample(self, logits: Tensor) -> bool:
+        """Return whether `sample_tokens` supports these logits: their dtype and device."""
+        return False
+
+    def sample_tokens(self, logits: Tensor, settings: Sequence[SamplingSettings], numbers: Sequence[float]) -> Tensor:
+        """Draw a token from each row of logits (N, V) by its settings and a uniform number in [0, 1) -> (N,).
+
+        The number points at a token as in `decoding/sampling.py`. A row with NaN, or with -inf only, gets any token.
+        There is no plain version here: `decoding/cpu_sampling.py` has it.
+        """
+        raise NotImplementedError(f"the {self.name} kernels do not sample: expected can_sample to be asked first")
 
     def choose_token(self, scores: Tensor, bias: Tensor, tokens: Tensor, slot: Tensor, results: Tensor) -> None:
         """Write the best token of each row of scores (N, V) + bias (V,) into `tokens` (N, 1).

@@ -16,15 +16,15 @@ from torch import Tensor
 
 FEW_PROGRAMS = 256
 """Up to this many Triton programs leave a GPU partly idle, so each one reads larger blocks of keys."""
-SPLIT_KEYS = 8192
+SPLIT_KEYS = 1024
 """From this many cached keys on, several programs share the keys of one row and key-value head."""
-KEYS_PER_SPLIT = 256
+KEYS_PER_SPLIT = 128
 """The fewest keys of one of these programs."""
-SPLIT_BLOCK, SPLIT_BYTES = 64, 1 << 14
+SPLIT_BLOCK, SPLIT_BYTES = 128, 1 << 14
 """The most keys that one of these programs reads at once, and their most bytes, for shared memory of 100 kB."""
 MAX_SPLIT_QUERIES = 64
 """The most queries that one of these programs computes: those of all heads that share a key-value head."""
-SPLIT_PROGRAMS, MAX_SPLITS = 1024, 128
+SPLIT_PROGRAMS, MAX_SPLITS = 512, 128
 """Programs that keep a large GPU busy, and the most of them that share the keys of one row and head."""
 
 try:

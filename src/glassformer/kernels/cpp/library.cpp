@@ -38,6 +38,7 @@ std::string say(const Parts&... parts) {
 #include "groupwise.h"
 #include "step.h"
 #include "choice.h"
+#include "sampling.h"
 #include "groupwise_operations.h"
 #include "program.h"
 
@@ -266,6 +267,39 @@ std::tuple<at::Tensor, at::Tensor> best_few(const at::Tensor& scores, const at::
   });
   return {values, places};
 }
+
+SamplingSettings settings_of(const double* five) { return {five[0], five[1], five[2], five[3], five[4]}; }
+
+// Draw a token from each row of logits (N, V) -> (N). `numbers` has a uniform number in [0, 1) for each row, and `settings`
+// has five: temperature, top-k, top-p, min-p and typical p.
+at::Tensor sample(const at::Tensor& logits, at::ArrayRef<double> settings, at::ArrayRef<double> numbers) {
+  const at::Tensor given = logits.contiguous();
+  TORCH_CHECK(given.dim() == 2 && given.scalar_type() == at::kFloat && 0 < given.size(1) && given.size(1) <= INT32_MAX,
+              say("sample: expected float32 logits of two dimensions, not ", given.sizes()));
+  const int64_t rows = given.size(0), width = given.size(1);
+  TORCH_CHECK(static_cast<int64_t>(numbers.size()) == rows && settings.size() == 5 * numbers.size(),
+              say("sample: ", static_cast<int64_t>(settings.size()), " settings for ", rows, " rows"));
+  at::Tensor tokens = at::empty({rows}, given.options().dtype(at::kLong));
+  at::parallel_for(0, rows, 16384 / width + 1, [&](int64_t begin, int64_t end) {
+    thread_local TokenSampler sampler;  // keeps its memory: the system takes as long to provide it as a pass takes
+    for (int64_t r = begin; r < end; ++r)
+      tokens.data_ptr<int64_t>()[r] = sampler.draw(given.const_data_ptr<float>() + r * width, width,
+                                                   settings_of(settings.data() + 5 * r), numbers[r]);
+  });
+  return tokens;
+}
+
+// Return the weights (V) by which `sample` draws from a row of logits (V). Those of tokens that it never draws are 0.
+at::Tensor sampling_weights(const at::Tensor& logits, at::ArrayRef<double> settings) {
+  TORCH_CHECK(logits.dim() == 1 && logits.scalar_type() == at::kFloat && logits.numel() > 0 && settings.size() == 5,
+              say("sampling_weights: expected one row of float32 logits and five settings, not ", logits.sizes()));
+  const at::Tensor given = logits.contiguous();
+  TokenSampler sampler;
+  at::Tensor weights = at::empty(given.sizes(), given.options());
+  std::copy_n(sampler.filter(given.const_data_ptr<float>(), given.numel(), settings_of(settings.data())), given.numel(),
+              weights.data_ptr<float>());
+  return weights;
+}
 }  // namespace
 
 TORCH_LIBRARY(glassformer_cpu, library) {
@@ -299,6 +333,8 @@ TORCH_LIBRARY(glassformer_cpu, library) {
       "attend.out(Tensor q, Tensor k, Tensor v, Tensor added, Tensor key_end, float scale, *, Tensor(a!) out) -> Tensor(a!)");
   library.def("best(Tensor scores) -> (Tensor, Tensor)");
   library.def("best_few(Tensor scores, Tensor bias, int count) -> (Tensor, Tensor)");
+  library.def("sample(Tensor logits, float[] settings, float[] numbers) -> Tensor");
+  library.def("sampling_weights(Tensor logits, float[] settings) -> Tensor");
   library.def("move(Tensor(a!) keys, Tensor(b!) values, Tensor rows, Tensor place, int width) -> ()");
 }
 
@@ -316,5 +352,7 @@ TORCH_LIBRARY_IMPL(glassformer_cpu, CPU, library) {
   library.impl("attend.out", attend_out);
   library.impl("best", best);
   library.impl("best_few", best_few);
+  library.impl("sample", sample);
+  library.impl("sampling_weights", sampling_weights);
   library.impl("move", move);
 }
