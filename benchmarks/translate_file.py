@@ -25,7 +25,15 @@ import sacrebleu
 from glassformer.bench.result_file import check_new, markdown_table, write_result
 from glassformer.pipelines.conversion import convert
 
-COLUMNS = ["program", "beam", "all lines, s", "first line alone, s", "lines/s", "as fast as the peer", "BLEU to the peer"]
+COLUMNS = [
+    "program",
+    "beam",
+    "all lines, s",
+    "first line alone, s",
+    "lines/s",
+    "as fast as the peer",
+    "BLEU to the peer",
+]
 PEERS = Path(__file__).parent / "peers"
 Command = Callable[[Path, Path], list[str]]
 """A function of the source and target file that returns the command line of a program."""

@@ -17,7 +17,7 @@ EXAMPLES = {
     "text.tokenizer": 3,
     "checkpoint.hf.name_tables": 6,
     "decoding.engine": 7,
-    "decoding.prompt_lookup": 2,
+    "decoding.prompt_lookup": 5,
 }
 
 

@@ -41,7 +41,7 @@ def test_a_random_model_round_trips_or_is_refused(family, tmp_path, count, monke
             or (family == "qwen2" and config.head_size * config.n_heads != config.d_model)
         )
         if is_refused:
-            with pytest.raises(UnsupportedModelError, match=r"activation=|sliding_window=|head=|qkv_bias=|head_dim="):
+            with pytest.raises(UnsupportedModelError, match=r"activation=|sliding_window=|head=|qkv_bias=|head_dim=|qk_norm="):
                 convert(tmp_path / "hf", out, "gguf", numbers="f32")
             assert not out.exists()
         else:

@@ -61,7 +61,8 @@ def test_only_a_line_feed_separates_lines(run_bytes):
 
 
 COUNT_LINES = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore Ctrl-C
 from glassformer.cli.lines import run_lines
 try:
     run_lines(lambda lines: [f"{line} ({len(lines)} at once)" for line in lines])

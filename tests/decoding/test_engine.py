@@ -1,6 +1,7 @@
 """The batching engine: a request's text does not depend on the other requests in the batch."""
 
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,6 +10,8 @@ from hypothesis import strategies as st
 
 from glassformer.decoding import Engine, EngineFullError, GenerationConfig, generate
 from glassformer.decoding import engine as engine_module
+from glassformer.kernels.cpp_library import KernelBuildError
+from glassformer.kernels.kernel_registry import cpp_kernels
 from glassformer.models import preset
 from glassformer.runtime import choose_runner
 from oracle import random_model
@@ -133,7 +136,7 @@ def test_requests_beyond_the_limits_are_refused_by_name():
     with pytest.raises(EngineFullError, match=r"needs 3 rows and 15 tokens: expected at most max_rows=2"):
         engine.submit([5], GenerationConfig(max_new_tokens=4, num_beams=3))
     with pytest.raises(EngineFullError, match="max_tokens=60"):
-        engine.submit([5], GenerationConfig(max_new_tokens=100))
+        engine.submit([5], GenerationConfig(max_new_tokens=100, do_sample=True, num_return_sequences=2))
     config = GenerationConfig(max_new_tokens=20, suppress_tokens=(END,))
     requests = [engine.submit([5], config) for _ in range(2)]
     with pytest.raises(EngineFullError, match="2 requests are waiting: expected fewer than max_waiting=2"):
@@ -146,6 +149,53 @@ def test_requests_beyond_the_limits_are_refused_by_name():
         most = max(most, engine.n_rows)
     assert most == 2
     assert [len(request.texts[0].tokens) for request in requests] == [20] * 4
+
+
+def test_a_request_is_admitted_by_the_tokens_that_the_model_can_write():
+    limit = POOLED["alibi"].config.max_len
+    engine = Engine(POOLED["alibi"], end=2, max_rows=1, max_tokens=limit + 1)
+    request = engine.submit([5, 6], GenerationConfig(max_new_tokens=10**6, suppress_tokens=(2,)))
+    with pytest.raises(EngineFullError, match=rf"needs 2 rows and {2 * limit + 2} tokens: .* lower max_new_tokens"):
+        engine.submit([5], GenerationConfig(max_new_tokens=10**6, do_sample=True, num_return_sequences=2))
+    engine.run()
+    assert len(request.texts[0].tokens) == limit - 1
+
+
+@pytest.mark.parametrize("steps", [1, 3])  # while its prompt is being read, and while it runs
+def test_a_cancelled_request_gives_its_rows_to_one_that_waits(steps):
+    engine = Engine(POOLED["alibi"], end=2, max_rows=2, max_tokens=60, read_tokens=4)
+    config = GenerationConfig(max_new_tokens=9, suppress_tokens=(2,))
+    engine.submit([5], replace(config, max_new_tokens=20))
+    engine.step()
+    first, second = engine.submit([6] * 9, config), engine.submit([7], config)
+    for _ in range(steps):
+        engine.step()
+    assert (bool(first.rows[0].written), second.rows) == (steps == 3, [])
+    assert engine.n_rows == 2
+    first.cancel()
+    engine.step()
+    assert first.is_done
+    assert second.rows[0].written
+    engine.run()
+    assert engine.n_rows == pool_of(engine).n_busy == 0
+    assert second.texts[0].tokens == generate(engine.model, [[7]], config, end=2)[0][0].tokens
+
+
+def test_a_closed_engine_gives_its_pool_to_the_next():
+    engine = Engine(POOLED["alibi"], end=2, max_rows=2, max_tokens=60)
+    beam, config = GenerationConfig(num_beams=2, max_new_tokens=9), GenerationConfig(max_new_tokens=9)
+    for asked in (config, config, beam):
+        engine.submit([5], asked)
+    engine.step()
+    pool = pool_of(engine)
+    engine.close()
+    assert engine.is_idle
+    assert engine.n_rows == pool.n_busy == 0
+    other = Engine(POOLED["alibi"], end=2, max_rows=2, max_tokens=60)
+    request = other.submit([5, 6], config)
+    other.run()
+    assert pool_of(other) is pool
+    assert request.texts[0].tokens == generate(other.model, [[5, 6]], config, end=2)[0][0].tokens
 
 
 def test_a_failing_request_does_not_affect_the_others():
@@ -243,6 +293,42 @@ def test_pooled_rows_parts_of_prompts_and_reuse_change_no_text(
     for request in requests:
         assert request.error is None
         assert_same([generate(model, [request.tokens], request.config, **ends)[0]], [request.texts])
+
+
+REPLAYED = {
+    name: make(replace(POOLED[name].config, d_model=32, n_heads=2)).float()
+    for name in ("learned positions", "rotary, grouped", "window", "pair")
+}
+
+
+@settings(max_examples=6, deadline=None)
+@given(
+    name=st.sampled_from(sorted(REPLAYED)),
+    prompts=st.lists(st.tuples(st.integers(0, 3), PROMPTS, CONFIGS), min_size=2, max_size=8),
+    read_tokens=st.sampled_from([2, 64]),
+    max_tokens=st.sampled_from([80, 200]),
+)
+def test_steps_replayed_from_cpp_change_no_text(name, prompts, read_tokens, max_tokens):
+    try:
+        cpp_kernels()
+    except KernelBuildError as error:
+        pytest.skip(f"no C++ kernels: {error}")
+    plain, ends = REPLAYED[name], {"end": 2, "begin": 1 if name == "pair" else None}
+    model = make(plain.config).float()
+    choose_runner.use_compiled_kernels(model)
+    engine = Engine(model, max_rows=4, max_tokens=max_tokens, read_tokens=read_tokens, min_reuse=3, **ends)
+    requests = []
+    for pause, (stem, length, rest), config in prompts:
+        for _ in range(pause):
+            engine.step()
+        requests.append(engine.submit([*stem[:length], *rest], config, with_log_probs=True))
+    engine.run()
+    runner = engine._reader.batch.runner if engine._reader else None
+    assert runner is None or (runner.is_recorded and runner.replays_from_cpp)
+    for request in requests:
+        assert request.error is None
+        alone = generate(plain, [request.tokens], request.config, with_log_probs=True, **ends)
+        assert_same(alone, [request.texts], tolerance=1e-3)
 
 
 def test_the_next_turn_of_a_conversation_reads_only_its_new_tokens():

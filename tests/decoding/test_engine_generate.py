@@ -1,10 +1,13 @@
 """`generate` and `stream` with proposed tokens: the same texts, reasons, log-probabilities and errors."""
 
+import gc
+import weakref
 from dataclasses import replace
 
 import pytest
 
 from glassformer.decoding import GenerationConfig, generate, stream
+from glassformer.runtime import choose_runner
 from recording import BEGIN, DECODERS, END, PAIR, assert_same, make
 
 MODELS = {"decoder": make(DECODERS["window"]), "pair": make(PAIR)}
@@ -46,3 +49,28 @@ def test_an_error_of_a_request_is_raised():
 def test_a_beam_takes_no_proposals():
     with pytest.raises(ValueError, match="prompt_lookup_num_tokens=3 with num_beams=2: expected greedy search"):
         GenerationConfig(num_beams=2, prompt_lookup_num_tokens=3)
+
+
+def test_the_pool_is_kept_for_the_next_call_while_the_model_exists():
+    model, config = make(DECODERS["alibi"]), GenerationConfig(max_new_tokens=5, prompt_lookup_num_tokens=2)
+    texts = generate(model, INPUTS, config, end=END)
+    kept = choose_runner._POOLS[model]
+    assert kept.pool.n_busy == 0
+    assert generate(model, INPUTS, config, end=END) == texts
+    assert choose_runner._POOLS[model] is kept
+    tokens = stream(model, INPUTS[0], config, end=END)
+    next(tokens)
+    tokens.close()  # a text that is not read to its end gives its row back, too
+    assert choose_runner._POOLS[model].pool.n_busy == 0
+    pool = weakref.ref(kept.pool)
+    del model, kept, tokens
+    gc.collect()
+    assert pool() is None
+
+
+def test_a_kept_pool_is_not_used_after_the_model_has_changed_its_dtype():
+    model, config = make(DECODERS["alibi"]), GenerationConfig(max_new_tokens=5, prompt_lookup_num_tokens=2)
+    generate(model, INPUTS, config, end=END)
+    kept = choose_runner._POOLS[model]
+    generate(model.float(), INPUTS, config, end=END)
+    assert choose_runner._POOLS[model] is not kept

@@ -1,5 +1,7 @@
 """The running batch: early launches and verified proposals choose the tokens of single steps."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -48,6 +50,22 @@ def test_rows_with_and_without_proposals_run_together():
             alone = generate(MODEL, [request.tokens], request.config, end=END)[0][0]
             assert request.texts[0].tokens == alone.tokens
     assert all(request.n_reused for request in requests)
+
+
+@pytest.mark.parametrize("is_recorded", [False, True])
+def test_recorded_steps_take_proposals_only_for_a_single_sequence(is_recorded, monkeypatch):
+    monkeypatch.setattr(choose_runner, "should_record_pool", lambda model: is_recorded)
+    monkeypatch.setattr("glassformer.decoding.engine.should_record_pool", lambda model: is_recorded)
+    engine = Engine(MODEL, end=END)
+    config = GenerationConfig(max_new_tokens=24, suppress_tokens=(END,), prompt_lookup_num_tokens=4)
+    requests = [engine.submit([5, 6, 7], replace(config, max_new_tokens=count)) for count in (12, 24)]
+    engine.step()
+    verified, verify = [], engine._reader.batch.runner.verify
+    engine._reader.batch.runner.verify = lambda rows, texts: (verified.append(len(rows)), verify(rows, texts))[1]
+    engine.run()
+    assert set(verified) == ({1} if is_recorded else {1, 2})
+    for request in requests:
+        assert request.texts[0].tokens == generate(MODEL, [request.tokens], request.config, end=END)[0][0].tokens
 
 
 def test_the_next_step_is_launched_before_the_tokens_are_read(monkeypatch):

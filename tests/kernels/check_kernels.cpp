@@ -11,6 +11,7 @@
 #include "int8_two_bytes.h"
 #include "step.h"
 #include "choice.h"
+#include "rows.h"
 #include "sampling.h"
 #include "groupwise.h"
 
@@ -251,6 +252,40 @@ void check_groupwise(int64_t bits, bool has_mins, int64_t m, int64_t n, int64_t 
   }
 }
 
+// Norms, gates and rotations of a row of n numbers, and whether they write beyond its end.
+void check_row(int64_t n) {
+  std::vector<float> x(n), more(n), weight(n), bias(n), y(n + 1, 99.0f);
+  for (auto* some : {&x, &more, &weight, &bias})
+    for (auto& number : *some) number = draw_number();
+  double square = 0, mean = 0, variance = 0;
+  for (const float number : x) square += static_cast<double>(number) * number / n, mean += static_cast<double>(number) / n;
+  for (const float number : x) variance += (number - mean) * (number - mean) / n;
+  auto compare = [&](const char* what, auto right) {
+    for (int64_t i = 0; i < n; ++i)
+      expect(std::fabs(y[i] - right(i)) < 1e-5 * (1 + std::fabs(right(i))), what, n, i, y[i], right(i));
+    expect(y[n] == 99.0f, "a number after the end of a row was written (numbers)", n);
+  };
+  for (const bool is_affine : {false, true}) {
+    auto by = [&](int64_t i) { return is_affine ? weight[i] : 1.0f; };
+    rms_norm_row(x.data(), is_affine ? weight.data() : nullptr, 1e-3f, n, y.data());
+    compare("RMS norm (numbers, place, found, right)", [&](int64_t i) { return x[i] / std::sqrt(square + 1e-3) * by(i); });
+    layer_norm_row(x.data(), is_affine ? weight.data() : nullptr, is_affine ? bias.data() : nullptr, 1e-3f, n, y.data());
+    compare("layer norm (numbers, place, found, right)", [&](int64_t i) {
+      return (x[i] - mean) / std::sqrt(variance + 1e-3) * by(i) + (is_affine ? bias[i] : 0.0f);
+    });
+  }
+  silu_gate_row(x.data(), more.data(), n, y.data());
+  auto silu = [](double number) { return number / (1 + std::exp(-number)); };
+  compare("gate (numbers, place, found, right)", [&](int64_t i) { return silu(x[i]) * more[i]; });
+  if (n % 2) return;
+  const int64_t half = n / 2;
+  rotate_row(x.data(), weight.data(), bias.data(), half, y.data());
+  compare("rotation (numbers, place, found, right)", [&](int64_t i) {
+    return i < half ? double(x[i]) * weight[i] - double(x[i + half]) * bias[i]
+                    : double(x[i]) * weight[i - half] + double(x[i - half]) * bias[i - half];
+  });
+}
+
 // Keep the first tokens of an order until their weights reach `limit`, and those that equal the last one if asked.
 void keep_sorted(const std::vector<double>& keys, std::vector<double>& weights, const std::vector<double>& amounts,
                  double limit, bool keeps_equal) {
@@ -331,5 +366,6 @@ int main() {
   check_heads<64>();
   check_heads<128>();
   for (int64_t n = 1; n <= 300; n += 1 + n / 8) check_choice(n);
+  for (int64_t n = 1; n <= 300; n += 1 + n / 16) check_row(n);
   std::printf("ok\n");
 }

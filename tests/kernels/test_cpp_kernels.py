@@ -7,12 +7,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from glassformer.decoding import GenerationConfig, generate, record_steps
 from glassformer.kernels.cpp_library import KernelBuildError
 from glassformer.kernels.kernel_registry import cpp_kernels
-from glassformer.kernels.kernel_set import find_key_end
+from glassformer.kernels.kernel_set import KernelSet, find_key_end
 from glassformer.nn import Mask, attend
+from glassformer.nn.norms import normalize
+from glassformer.nn.positions import Rotary, Rotation
 from glassformer.runtime.choose_runner import use_compiled_kernels
 from glassformer.runtime.recorded_steps import Shape
 from recording import BEGIN, DECODERS, END, PAIR, assert_same, make, recordings_of
@@ -130,6 +133,102 @@ def test_best_tokens_order_ties_by_the_lower_token(rows, width, share, seed):
     scores = torch.randint(-4, 4, (rows, width)).float()
     _, tokens = cpp_kernels().best_tokens(scores, torch.zeros(width), count)
     assert torch.equal(tokens, scores.sort(descending=True, stable=True).indices[:, :count])
+
+
+def some_rows(shape, seed, *, strided):
+    """Random rows of this shape; with `strided`, a part of wider rows."""
+    torch.manual_seed(seed)
+    x = 3 * torch.randn(*shape[:-1], shape[-1] + 5) if strided else 3 * torch.randn(shape)
+    return x[..., 2 : shape[-1] + 2] if strided else x
+
+
+ROW_SHAPES = st.sampled_from([(1, 1, 16), (3, 7), (2, 3, 33), (1, 576), (2, 2, 3, 64), (40, 1000), (5, 1)])
+
+
+@settings(max_examples=40, deadline=None)
+@given(shape=ROW_SHAPES, strided=st.booleans(), affine=st.booleans(), seed=st.integers(0, 2**32))
+@torch.no_grad()
+def test_norms_equal_torchs(shape, strided, affine, seed):
+    x = some_rows(shape, seed, strided=strided) + 2
+    for norm in (nn.RMSNorm(shape[-1], 1e-5, affine), nn.LayerNorm(shape[-1], 1e-5, affine, bias=seed % 2 == 0)):
+        for parameter in norm.parameters():
+            nn.init.normal_(parameter)
+        found = normalize(norm, x, cpp_kernels())
+        torch.testing.assert_close(found, norm.double()(x.double()).float(), rtol=1e-5, atol=2e-5)
+        norm.float()
+        alone = [normalize(norm, row, cpp_kernels()) for row in x.flatten(0, -2)]
+        assert torch.equal(torch.stack(alone), found.flatten(0, -2)), "a row does not depend on the others"
+
+
+@torch.no_grad()
+def test_norms_of_rows_in_another_order_equal_torchs():
+    heads = torch.randn(3, 5, 4, 16).transpose(1, 2)  # rows that have no common distance
+    norm = nn.LayerNorm(16)
+    torch.testing.assert_close(normalize(norm, heads, cpp_kernels()), norm(heads), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(normalize(norm, heads.mT.contiguous().mT, cpp_kernels()), norm(heads))
+
+
+@settings(max_examples=30, deadline=None)
+@given(shape=ROW_SHAPES, strided=st.booleans(), seed=st.integers(0, 2**32))
+@torch.no_grad()
+def test_the_gate_equals_torchs(shape, strided, seed):
+    gate, up = (some_rows(shape, seed + i, strided=strided) for i in range(2))
+    gate = gate * 10
+    right = nn.functional.silu(gate.double()) * up.double()
+    torch.testing.assert_close(cpp_kernels().silu_gate(gate, up), right.float(), rtol=2e-6, atol=1e-6)
+
+
+@torch.no_grad()
+def test_the_gate_of_extreme_numbers_is_finite_and_passes_nan_on():
+    gate = torch.tensor([-1e30, -100, -88, 0, 88, 1e30, torch.nan])
+    found = cpp_kernels().silu_gate(gate, torch.ones(7))
+    assert found.tolist()[:6] == [0, 0, 0, 0, 88, pytest.approx(1e30)]
+    assert found[6].isnan()
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    rows=st.integers(1, 3),
+    heads=st.integers(1, 4),
+    length=st.integers(1, 9),
+    width=st.sampled_from([2, 6, 16, 64, 80]),
+    shared=st.booleans(),
+    seed=st.integers(0, 2**32),
+)
+@torch.no_grad()
+def test_rotation_equals_torchs(rows, heads, length, width, shared, seed):
+    torch.manual_seed(seed)
+    x = torch.randn(rows, length, heads, width).transpose(1, 2)
+    positions = torch.randint(0, 5000, (1 if shared else rows, length))
+    rotation = Rotary(width)(positions)
+    for each in (rotation, Rotation(rotation.cos.float(), rotation.sin.float())):
+        torch.testing.assert_close(each.rotate(x, cpp_kernels()), each.rotate(x), rtol=1e-6, atol=1e-6)
+
+
+@torch.no_grad()
+def test_a_token_is_written_like_torch_does():
+    k, v = torch.randn(2, 3, 1, 2, 16).transpose(2, 3)
+    found, right = ([torch.zeros(4, 2, 5, 16)[:3] for _ in range(2)] for _ in range(2))
+    cpp_kernels().write_token(k, v, *found, torch.tensor([3]))
+    KernelSet().write_token(k, v, *right, torch.tensor([3]))
+    assert all(map(torch.equal, found, right))
+    assert found[0][:, :, 3].abs().sum() > 0
+    halves = [store.half() for store in found]
+    cpp_kernels().write_token(k, v, *halves, torch.tensor([0]))  # another dtype: by plain torch
+    assert torch.equal(halves[1][:, :, 0], v[:, :, 0].half())
+    with pytest.raises(RuntimeError, match="place 5 in a cache of 5"):
+        cpp_kernels().write_token(k, v, *found, torch.tensor([5]))
+
+
+def test_row_kernels_are_not_used_where_gradients_or_other_dtypes_are_needed():
+    x, norm = torch.randn(2, 8), nn.LayerNorm(8)
+    assert not cpp_kernels().has_row_kernels(x)  # gradients are recorded
+    assert normalize(norm, x, cpp_kernels()).requires_grad
+    with torch.no_grad():
+        assert cpp_kernels().has_row_kernels(x)
+        assert not cpp_kernels().has_row_kernels(x, x.bfloat16())
+        assert not cpp_kernels().has_row_kernels(x[:0])
+        assert normalize(norm.bfloat16(), x.bfloat16(), cpp_kernels()).dtype == torch.bfloat16
 
 
 @settings(max_examples=40, deadline=None)

@@ -108,3 +108,15 @@ def test_a_kept_text_leaves_one_slot_of_its_row_unused():
 def test_a_pool_needs_a_token_for_each_row():
     with pytest.raises(ValueError, match="max_tokens=3: expected at least max_rows=4"):
         CachePool(MODEL, max_rows=4, max_tokens=3)
+
+
+def test_a_reset_pool_is_like_a_new_one():
+    pool = CachePool(MODEL, max_rows=4, max_tokens=40)
+    rows = pool.take(2)
+    rows[0].tokens, rows[0].length = [5, 6], 2
+    pool.keys[0][0] = torch.nan
+    assert pool.fit(1, 13, [10, 10])
+    pool.reset()
+    assert [(row.index, row.state, row.length) for row in pool.rows] == [(index, "free", 0) for index in range(4)]
+    assert pool.capacity == 10
+    assert all(torch.isfinite(block).all() for block in (*pool.keys, *pool.values))

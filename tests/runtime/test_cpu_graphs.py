@@ -35,6 +35,7 @@ COMPUTATIONS = {
     "converted": lambda: (x > 0).to(torch.float64).cumsum(-1),
     "indices": lambda: weight[(x[:, 0].abs() * 2).long().clamp_max(7)],
     "lists of tensors": lambda: torch.cat([x, x.chunk(2, -1)[1]], -1),
+    "a memory format": lambda: x.t().contiguous() + 1,
     "in place": counting,
     "attention": lambda: F.scaled_dot_product_attention(*(x.view(1, 1, 3, 8) for _ in range(3))),
 }

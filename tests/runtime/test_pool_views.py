@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from glassformer.runtime.cache_pool import CachePool
-from glassformer.runtime.pool_views import FirstTokens, NextTokens, OneToken
+from glassformer.runtime.pool_views import FirstTokens, NextTokens, StepTokens
 from recording import DECODERS, make
 
 
@@ -28,8 +28,11 @@ def test_first_next_and_single_tokens_equal_the_uncached_model(name):
         starts = torch.tensor([5, 2, 4])
         single = texts.gather(1, starts[:, None])
         for n_keys in (6, None):
-            found = model(single, cache=OneToken(pool, starts, n_keys=n_keys))[:, 0]
+            found = model(single, cache=StepTokens(pool, starts, n_keys=n_keys))[:, 0]
             assert torch.allclose(found, whole[torch.arange(3), starts])
+        starts = torch.tensor([3, 3, 3])
+        found = model(texts[:, 3:4], cache=StepTokens(pool, starts, n_keys=4, even_start=3))[:, 0]
+        assert torch.allclose(found, whole[:, 3])
 
 
 def test_padding_is_not_written():
@@ -53,6 +56,6 @@ def test_rows_that_are_not_active_attend_to_nothing():
         block[1, :, 1:] = torch.nan
     with torch.inference_mode():
         model(torch.tensor([[5], [5]]), cache=FirstTokens(pool, rows, [1, 1]))
-        view = OneToken(pool, torch.tensor([1, 1]), torch.tensor([True, False]), n_keys=2)
+        view = StepTokens(pool, torch.tensor([1, 1]), torch.tensor([True, False]), n_keys=2)
         logits = model(torch.tensor([[6], [6]]), cache=view)
     assert torch.allclose(logits[0, 0], model(torch.tensor([[5, 6]]))[0, 1])

@@ -199,7 +199,7 @@ def _tokens(text: str) -> list[int]:
 
 
 def workloads() -> dict[str, Workload]:
-    """Return the workloads by name. "requests" is gpt2 with mixed lengths, "context" a larger llama and 32,000 tokens."""
+    """Return the workloads by name. "requests" is gpt2 with mixed lengths, "context" a llama with 32,000 tokens."""
     marian = preset("marian", vocab_size=8000, activation="relu", max_len=256, dropout=0.0, embedding_dropout=0.0)
     return {
         "translation": Workload("translation", marian, "marian", 25, 25),

@@ -11,8 +11,8 @@ not depend on the other requests. A request passes through these stages:
    (`prompt_reader.py`).
 4. It runs: all running sequences take each step together, each at its own position. Nothing is padded, and no cache
    is copied when another request joins. On a GPU the steps are recorded, and the next step is launched before the
-   tokens of this one are read. A request may ask for several proposed tokens to be verified per step
-   (`running_batch.py`, `prompt_lookup.py`).
+   tokens of this one are read; on a CPU with the C++ kernels, steps of few sequences are replayed from C++. A request
+   may ask for several proposed tokens to be verified per step (`running_batch.py`, `prompt_lookup.py`).
 5. It leaves. Its row is kept, in case a later prompt begins with its text, until the room is needed.
 
 A beam search has its own runner and cache and takes its steps between those of the batch. Memory is bounded: the pool
@@ -35,7 +35,7 @@ from glassformer.decoding.rules import Rules
 from glassformer.decoding.running_batch import RunningBatch
 from glassformer.decoding.text_stream import Decodes
 from glassformer.models import DecoderModel
-from glassformer.runtime.choose_runner import open_pool, should_record_pool
+from glassformer.runtime.choose_runner import keep_pool, open_pool, should_record_pool
 from glassformer.runtime.step_runner import TextModel, inference
 
 
@@ -117,11 +117,11 @@ class Engine:
         )
         self._check(request)
         rows = request.n_rows
-        size = rows * (len(request.tokens) + request.config.max_new_tokens)
+        size = rows * request.size_for(self.model)
         if rows > self.max_rows or size > self.max_tokens:
             raise EngineFullError(
                 f"the request needs {rows} rows and {size} tokens: expected at most max_rows={self.max_rows} "
-                f"and max_tokens={self.max_tokens}"
+                f"and max_tokens={self.max_tokens}; shorten the prompt, lower max_new_tokens, or ask for fewer texts"
             )
         with self._lock:
             if len(self._waiting) >= self.max_waiting:
@@ -162,6 +162,17 @@ class Engine:
         with inference(self.model):
             self._step()
 
+    def close(self) -> None:
+        """Drop all requests, and leave the pool and its recorded steps to the next engine of the model."""
+        with self._lock:
+            self._waiting.clear()
+        for beam in self._beams:
+            beam.steps.close()
+        self._beams.clear()
+        if self._reader is not None:
+            keep_pool(self._reader.batch.runner)
+            self._reader = None
+
     def _step(self) -> None:
         self._leave()
         self._admit()
@@ -194,15 +205,23 @@ class Engine:
 
     def _admit(self) -> None:
         """Start waiting requests in their order, as long as there is room."""
-        while True:
-            with self._lock:
-                if not self._waiting or not self._make_room(self._waiting[0]):
-                    return
-                request = self._waiting.popleft()
+        n_started = 0
+        while (request := self._next_that_fits()) is not None:
             try:
                 self._start(request)
+                n_started += 1
             except Exception as error:
                 request.fail(error)
+        if n_started and self._reader is not None:  # not for each request, because it looks at every module
+            runner = self._reader.batch.runner
+            runner.is_recorded = should_record_pool(self.model)
+            runner.drop_outdated()
+
+    def _next_that_fits(self) -> EngineRequest | None:
+        """Remove the first request from the queue and return it; None if there is none or no room for it."""
+        with self._lock:
+            has_room = bool(self._waiting) and self._make_room(self._waiting[0])
+            return self._waiting.popleft() if has_room else None
 
     def _make_room(self, request: EngineRequest) -> bool:
         """Return whether a request fits. For a request without a beam, space is made in the pool."""
@@ -243,9 +262,7 @@ class Engine:
             tokenizer=self.tokenizer,
         )
         reader = self._open_reader()
-        runner = reader.batch.runner
-        runner.is_recorded = should_record_pool(self.model)
-        places, request.n_reused = take_rows(runner.pool, request.tokens, request.n_rows, self.min_reuse)
+        places, request.n_reused = take_rows(reader.batch.runner.pool, request.tokens, request.n_rows, self.min_reuse)
         reader.readings.append(Reading(request, places))
 
     def _search(self, request: EngineRequest) -> Generator[BeamStep, None, list[list[Hypothesis]]]:

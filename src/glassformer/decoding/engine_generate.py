@@ -1,6 +1,7 @@
 """`generate` and `stream` by the engine, for requests that verify proposed tokens (`prompt_lookup.py`)."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from glassformer.decoding.engine import Engine
 from glassformer.decoding.engine_request import EngineRequest
@@ -12,6 +13,8 @@ from glassformer.runtime.step_runner import TextModel, inference
 
 MAX_ROWS = 8
 """The most sequences that run at once. With more of them, reading proposals costs as much as single steps save."""
+LEAST_ROOM = 256
+"""The least capacity of a row. Capacities are powers of 2, so that many calls use the same recorded steps."""
 
 
 def generate_with_engine(
@@ -26,9 +29,9 @@ def generate_with_engine(
 ) -> list[list[GeneratedText]]:
     """Return what `generate` returns for these arguments, computed by an engine."""
     requests = [EngineRequest(list(tokens), config, with_log_probs=with_log_probs) for tokens in inputs]
-    engine = _engine_for(model, requests, end, begin, tokenizer)
     n_done = 0
-    with inference(model), Step("writing texts", len(requests)) as step:
+    opening = _open_engine(model, requests, end, begin, tokenizer)
+    with inference(model), opening as engine, Step("writing texts", len(requests)) as step:
         while not engine.is_idle:
             engine.step()
             now_done = sum(request.is_done for request in requests)
@@ -45,26 +48,31 @@ def stream_with_engine(
 ) -> Iterator[int]:
     """Yield what `stream` yields for these arguments, computed by an engine."""
     request = EngineRequest(list(tokens), config)
-    engine = _engine_for(model, [request], end, begin, None)
     n_told = 0
-    while not engine.is_idle:
-        engine.step()
-        written = request.rows[0].written if request.rows else []
-        yield from written[n_told:]
-        n_told = len(written)
+    with _open_engine(model, [request], end, begin, None) as engine:
+        while not engine.is_idle:
+            engine.step()
+            written = request.rows[0].written if request.rows else []
+            yield from written[n_told:]
+            n_told = len(written)
     if request.error is not None:
         raise request.error
 
 
-def _engine_for(
+@contextmanager
+def _open_engine(
     model: TextModel, requests: list[EngineRequest], end: int, begin: int | None, tokenizer: Decodes | None
-) -> Engine:
-    """Return an engine with just enough memory, in whose queue the requests wait."""
+) -> Iterator[Engine]:
+    """Return a context manager that yields an engine with enough memory, in whose queue the requests wait."""
     rows = max((request.n_rows for request in requests), default=1)
     rows = max(rows, min(MAX_ROWS, sum(request.n_rows for request in requests)))
     longest = max((request.size_for(model) for request in requests), default=1)
+    longest = max(LEAST_ROOM, 1 << (longest - 1).bit_length())
     engine = Engine(
         model, end=end, begin=begin, tokenizer=tokenizer, max_rows=rows, max_tokens=rows * longest, min_reuse=0
     )
     engine.enqueue(requests)
-    return engine
+    try:
+        yield engine
+    finally:
+        engine.close()

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from glassformer.decoding.engine_request import EngineRequest
-from glassformer.decoding.prompt_lookup import PromptLookup
+from glassformer.decoding.prompt_lookup import PromptLookup, ProposalLength, floor_to_power
 from glassformer.decoding.step_loop import SequenceState, TokenChooser
 from glassformer.runtime.cache_pool import PoolRow
 from glassformer.runtime.pool_runner import PoolRunner
@@ -30,6 +30,9 @@ class Member:
     last: int = 0
     """The newest token, the input of the next step."""
 
+    def __post_init__(self) -> None:
+        self.proposal_length = ProposalLength(self.request.config.prompt_lookup_num_tokens)
+
     @property
     def is_over(self) -> bool:
         """Whether the sequence has ended, or its request was canceled or has failed."""
@@ -37,9 +40,12 @@ class Member:
 
     def propose(self) -> list[int]:
         """Return tokens that may come next, at most as many as the request asks for and has left."""
-        left = self.sequence.max_new - len(self.sequence.written) - 1
-        count = min(self.request.config.prompt_lookup_num_tokens, left)
-        return [] if self.lookup is None or count < 1 else self.lookup.propose(count)
+        wanted = 0 if self.lookup is None else self.proposal_length.next()
+        count = min(wanted, self.sequence.max_new - len(self.sequence.written) - 1)
+        if self.lookup is None or count < 1:
+            return []
+        found = self.lookup.propose(count)
+        return found if len(found) == wanted else found[: floor_to_power(len(found))]
 
     def note(self, token: int) -> None:
         """Note the token that the sequence has chosen, and pass it on to the callback of the request."""
@@ -84,7 +90,8 @@ class RunningBatch:
         """
         if self._ahead is None:
             members = list(self._in_order())
-            texts = [[member.last, *member.propose()] for member in members]
+            proposes = self._proposes(members)
+            texts = [[member.last, *(member.propose() if proposes else ())] for member in members]
             if any(len(text) > 1 for text in texts):
                 self._verify(members, texts)
                 return
@@ -120,12 +127,21 @@ class RunningBatch:
                 member.request.settle()
             self._release(member)
 
+    def _proposes(self, members: Sequence[Member]) -> bool:
+        """Return whether tokens may be proposed to these members.
+
+        If steps are recorded, only to a single one: the verification for several is not recorded, and takes longer than
+        the steps that it saves.
+        """
+        return len(members) == 1 or not self.runner.is_recorded
+
     def _can_run_ahead(self, members: list[Member], chooser: TokenChooser) -> bool:
         """Return whether the next step can be launched before the tokens that `chooser` has chosen are read.
 
         Sequences that end with these tokens then take a step in vain.
         """
-        needs_tokens = chooser.needs_tokens or any(member.lookup is not None for member in members)
+        has_lookup = self._proposes(members) and any(member.lookup is not None for member in members)
+        needs_tokens = chooser.needs_tokens or has_lookup
         goes_on = any(len(member.sequence.written) + 1 < member.sequence.max_new for member in members)
         return self.runner.can_run_ahead and goes_on and not needs_tokens and len(members) == len(self.members)
 
@@ -150,6 +166,9 @@ class RunningBatch:
                 for number, token in zip(choosing, chosen, strict=True)
                 if not members[number].is_over and texts[number][position : position + 1] == [token]
             ]
+        for member, start, text in zip(members, starts, texts, strict=True):
+            if len(text) > 1 and not member.is_over:
+                member.proposal_length.note(proposed=len(text) - 1, accepted=member.place.length - start - 1)
 
     def _choose(self, members: Sequence[Member], scores: Tensor) -> list[int]:
         """Choose a token for each of some members from the logits (N, V), and return the tokens."""

@@ -20,6 +20,7 @@ from glassformer.documents.blocks import (
 )
 from glassformer.documents.models import BERTModel, GPTModel, T5Model
 from glassformer.documents.styles import MODERN
+from glassformer.kernels.kernel_set import KernelSet
 from glassformer.nn import attention_weights as weights_of
 from glassformer.nn.dropout import drop
 from glassformer.nn.multi_head_attention import merge_heads, split_heads
@@ -97,9 +98,9 @@ class MultiHeadAttention(blocks.MultiHeadAttention):
 class ResidualConnection(blocks.ResidualConnection):
     """Tutorial document 003's pre-norm residual connection: x + dropout(sublayer(norm(x)))."""
 
-    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor], kernels: KernelSet | None = None) -> Tensor:
         """Apply the function `sublayer` to x (B, T, C) inside the residual connection and return the same shape."""
-        return super().forward(x, sublayer)
+        return super().forward(x, sublayer, kernels)
 
 
 class EncoderBlock(blocks.EncoderBlock):

@@ -1,4 +1,4 @@
-"""CPU kernels in C++: attention of one decoding step, beam reordering, token choice, sampling and int8 products.
+"""CPU kernels in C++: attention, norms, rotary positions and gates of a step, token choice, sampling, int8.
 
 The sources are in `cpp/`; `cpp_library.py` compiles them on first use.
 """
@@ -29,6 +29,10 @@ class CppKernels(KernelSet):
 
     def __init__(self, operations: Any):
         self.operations = operations
+        # Looked up once: a step calls each of them for every layer.
+        self._rms_norm, self._layer_norm = operations.rms_norm.default, operations.layer_norm.default
+        self._silu_gate, self._rotate = operations.silu_gate.default, operations.rotate.default
+        self._write_token = operations.write_token.default
 
     @override
     def can_attend_to_cache(self, like: Tensor) -> bool:
@@ -48,6 +52,40 @@ class CppKernels(KernelSet):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, added: Tensor, key_end: Tensor, scale: float) -> Tensor:
         mixed: Tensor = self.operations.attend(q, k, v, added, key_end, scale)
         return mixed
+
+    @override
+    def has_row_kernels(self, *tensors: Tensor) -> bool:
+        # torch.compile fuses the plain operations by itself; they have gradients, too.
+        is_plain = not torch.is_grad_enabled() and not torch.compiler.is_compiling() and not is_exporting()
+        return is_plain and all(x.dtype == torch.float32 and x.device.type == "cpu" and x.numel() for x in tensors)
+
+    @override
+    def rms_norm(self, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+        y: Tensor = self._rms_norm(x, weight, eps)
+        return y
+
+    @override
+    def layer_norm(self, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+        y: Tensor = self._layer_norm(x, weight, bias, eps)
+        return y
+
+    @override
+    def silu_gate(self, gate: Tensor, up: Tensor) -> Tensor:
+        y: Tensor = self._silu_gate(gate, up)
+        return y
+
+    @override
+    def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        y: Tensor = self._rotate(x, cos, sin)
+        return y
+
+    @override
+    def write_token(self, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, position: Tensor) -> None:
+        is_even = all(x.stride(-1) == 1 for x in (k, v, keys, values))
+        if is_even and self.has_row_kernels(k, v, keys, values):
+            self._write_token(k, v, keys, values, position)
+        else:
+            super().write_token(k, v, keys, values, position)
 
     @override
     def move_rows(

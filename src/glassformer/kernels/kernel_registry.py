@@ -10,7 +10,12 @@ from functools import cache
 import torch
 
 from glassformer.kernels.cpp_kernels import CppKernels
-from glassformer.kernels.cpp_library import KernelBuildError, UnsupportedCPUError, load_cpp_library
+from glassformer.kernels.cpp_library import (
+    KernelBuildError,
+    UnsupportedCPUError,
+    is_library_built,
+    load_cpp_library,
+)
 from glassformer.kernels.kernel_set import KernelSet
 from glassformer.kernels.triton_kernels import TritonKernels, has_triton_kernels
 
@@ -38,8 +43,22 @@ def kernels_for(device: torch.device, *, compiled: bool = False) -> KernelSet:
 
 
 @cache
+def was_library_built() -> bool:
+    """Return whether the C++ library was in the cache folder when this process first needed to know.
+
+    The answer stays the same when this process builds the library. Otherwise quantizing one model, which builds it,
+    would change the kernels of another model in the middle of its work.
+    """
+    try:
+        return is_library_built()
+    except KernelBuildError:
+        return False
+
+
+@cache
 def _load_once() -> CppKernels | KernelBuildError:
     """Return the C++ kernels, or the cached build error, so that a failed build is not retried."""
+    was_library_built()  # before it is built
     try:
         return CppKernels(load_cpp_library())
     except KernelBuildError as error:

@@ -63,6 +63,34 @@ class KernelSet:
         """
         raise NotImplementedError(f"the {self.name} kernels have no attention: expected can_attend to be asked first")
 
+    def has_row_kernels(self, *tensors: Tensor) -> bool:
+        """Return whether `rms_norm`, `layer_norm`, `silu_gate` and `rotate` support these tensors.
+
+        There are no plain versions of the four here: the modules of `nn` compute them in plain torch.
+        """
+        return False
+
+    def rms_norm(self, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+        """Return x (..., C) divided by the root mean square of each row, times `weight` (C,)."""
+        raise NotImplementedError(f"the {self.name} kernels have no norms: expected has_row_kernels to be asked first")
+
+    def layer_norm(self, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+        """Return x (..., C) with mean 0 and variance 1 in each row, times `weight` (C,) plus `bias` (C,)."""
+        raise NotImplementedError(f"the {self.name} kernels have no norms: expected has_row_kernels to be asked first")
+
+    def silu_gate(self, gate: Tensor, up: Tensor) -> Tensor:
+        """Return silu(gate) * up, all (..., C)."""
+        raise NotImplementedError(f"the {self.name} kernels have no gate: expected has_row_kernels to be asked first")
+
+    def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Return x (B, H, T, D) with each pair (x[i], x[i + D/2]) rotated by its angle.
+
+        `cos` and `sin` are (B or 1, 1, T, D/2), in float64 or the dtype of x.
+        """
+        raise NotImplementedError(
+            f"the {self.name} kernels have no rotation: expected has_row_kernels to be asked first"
+        )
+
     def write_token(self, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, position: Tensor) -> None:
         """Write one new key and value per batch row, (B, G, 1, D), into the cache (B, G, S, D) at `position`."""
         keys.index_copy_(2, position, k.to(keys.dtype))

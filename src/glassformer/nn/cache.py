@@ -284,3 +284,8 @@ class LayerCache:
 
     self_attn: SelfSlot
     cross_attn: MemorySlot
+
+    @property
+    def kernels(self) -> KernelSet:
+        """Kernels that decoding steps with this cache use."""
+        return self.self_attn.cache.kernels

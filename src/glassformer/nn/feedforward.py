@@ -1,9 +1,12 @@
 """The position-wise feed-forward network, plain or gated. `activations.py` lists its activation functions."""
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from glassformer.kernels.kernel_set import KernelSet
 from glassformer.nn.activations import HeadActivationName, activation_function
 from glassformer.nn.dropout import Dropout
 from glassformer.nn.tensor_checks import check_positive, check_width
@@ -37,16 +40,24 @@ class FeedForward(nn.Module):
         self.down_proj = nn.Linear(d_ff, d_model, bias=bias)
         self.dropout = Dropout(dropout)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Apply the network to every token of x (B, T, C) and return the same shape."""
+    def forward(self, x: Tensor, kernels: KernelSet | None = None) -> Tensor:
+        """Apply the network to every token of x (B, T, C) and return the same shape.
+
+        `kernels` may compute the gate; None is plain torch.
+        """
         check_width("feed-forward input", x, self.d_model)
         if self.gate_up_proj is not None:
             gate, up = self.gate_up_proj(x).chunk(2, -1)
-            return self.down_proj(self.act(gate) * up)
+            return self.down_proj(self._gated(self.act, gate, up, kernels))
         act = self.act
         first = self.up_proj if self.gate_proj is None else self.gate_proj
         if act is F.relu and not torch.is_grad_enabled() and not first._forward_hooks:
             act = torch.relu_  # in place: saves a copy of the largest tensor of an inference batch
         up = self.up_proj(x)  # (B, T, F)
-        hidden = act(up) if self.gate_proj is None else act(self.gate_proj(x)) * up
+        hidden = act(up) if self.gate_proj is None else self._gated(act, self.gate_proj(x), up, kernels)
         return self.down_proj(self.dropout(hidden))
+
+    def _gated(self, act: Callable[[Tensor], Tensor], gate: Tensor, up: Tensor, kernels: KernelSet | None) -> Tensor:
+        if kernels is not None and self.activation == "silu" and kernels.has_row_kernels(gate, up):
+            return kernels.silu_gate(gate, up)
+        return act(gate) * up

@@ -16,11 +16,13 @@ from typing import Literal
 
 from torch import Tensor, nn
 
+from glassformer.kernels.kernel_set import KernelSet
 from glassformer.nn.cache import LayerCache
 from glassformer.nn.dropout import Dropout
 from glassformer.nn.feedforward import FeedForward
 from glassformer.nn.masks import Mask
 from glassformer.nn.multi_head_attention import MultiHeadAttention
+from glassformer.nn.norms import normalize
 from glassformer.nn.positions import Rotation
 
 NormPlacement = Literal["pre", "post"]
@@ -42,11 +44,14 @@ class Sublayer(nn.Module):
         self.placement = placement
         self.dropout = Dropout(dropout)
 
-    def forward(self, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
-        """Apply the function f to x (B, T, C) inside the residual connection and return the same shape."""
+    def forward(self, x: Tensor, f: Callable[[Tensor], Tensor], kernels: KernelSet | None = None) -> Tensor:
+        """Apply the function f to x (B, T, C) inside the residual connection and return the same shape.
+
+        `kernels` may compute the norm; None is plain torch.
+        """
         if self.placement == "pre":
-            return x + self.dropout(f(self.norm(x)))
-        return self.norm(x + self.dropout(f(x)))
+            return x + self.dropout(f(normalize(self.norm, x, kernels)))
+        return normalize(self.norm, x + self.dropout(f(x)), kernels)
 
 
 class Layer(nn.Module):
@@ -106,6 +111,7 @@ class Layer(nn.Module):
         """
         self._check_memory(memory)
         self_cache, cross_cache = (None, None) if cache is None else (cache.self_attn, cache.cross_attn)
+        kernels = None if cache is None else cache.kernels
 
         def self_attn(y: Tensor) -> Tensor:
             return self.self_attn(y, mask=mask, bias=bias, rotation=rotation, cache=self_cache)
@@ -114,10 +120,13 @@ class Layer(nn.Module):
             assert self.cross_attn is not None
             return self.cross_attn(y, memory, mask=memory_mask, cache=cross_cache)
 
-        x = self.self_attn_sublayer(x, self_attn)
+        def ffn(y: Tensor) -> Tensor:
+            return self.ffn(y, kernels)
+
+        x = self.self_attn_sublayer(x, self_attn, kernels)
         if self.cross_attn_sublayer is not None:
-            x = self.cross_attn_sublayer(x, cross_attn)
-        return self.ffn_sublayer(x, self.ffn)
+            x = self.cross_attn_sublayer(x, cross_attn, kernels)
+        return self.ffn_sublayer(x, ffn, kernels)
 
     def _check_memory(self, memory: Tensor | None) -> None:
         if memory is None and self.cross_attn is not None:

@@ -16,10 +16,11 @@ C model width, H query heads, G key-value heads, D head size.
 
 from torch import Tensor, nn
 
+from glassformer.kernels.kernel_set import KernelSet
 from glassformer.nn.attention_backends import Attend, Backend
 from glassformer.nn.cache import MemorySlot, SelfSlot
 from glassformer.nn.masks import Mask
-from glassformer.nn.norms import NormKind, make_norm
+from glassformer.nn.norms import NormKind, make_norm, normalize
 from glassformer.nn.positions import Rotation
 from glassformer.nn.tensor_checks import check_divides, check_positive, check_width
 
@@ -133,16 +134,17 @@ class MultiHeadAttention(nn.Module):
         value = key if value is None else value
         for name, x in (("query", query), ("key", key), ("value", value)):
             check_width(name, x, self.d_model)
+        kernels = None if cache is None else cache.cache.kernels
         if cache is not None and cache.is_complete:  # cross-attention after the first step
-            q = self._prepare(self.q_proj(query), self.n_heads, self.q_norm, rotation)
+            q = self._prepare(self.q_proj(query), self.n_heads, self.q_norm, rotation, kernels)
             return (q, *cache.read())
         if self.qkv_proj is not None and key is query and value is query:
             widths = [heads * self.head_dim for heads in (self.n_heads, self.n_kv_heads, self.n_kv_heads)]
             q, k, v = self.qkv_proj(query).split(widths, -1)
         else:
             q, k, v = self.q_proj(query), self.k_proj(key), self.v_proj(value)
-        q = self._prepare(q, self.n_heads, self.q_norm, rotation)  # (B, H, T, D)
-        k = self._prepare(k, self.n_kv_heads, self.k_norm, rotation)  # (B, G, S, D)
+        q = self._prepare(q, self.n_heads, self.q_norm, rotation, kernels)  # (B, H, T, D)
+        k = self._prepare(k, self.n_kv_heads, self.k_norm, rotation, kernels)  # (B, G, S, D)
         v = split_heads(v, self.n_kv_heads)  # (B, G, S, D)
         return (q, k, v) if cache is None else (q, *cache.update(k, v))
 
@@ -150,12 +152,19 @@ class MultiHeadAttention(nn.Module):
         """Concatenate the heads and apply the output projection: (B, H, T, D) -> (B, T, C)."""
         return self.out_proj(merge_heads(mixed))
 
-    def _prepare(self, x: Tensor, n_heads: int, norm: nn.Module | None, rotation: Rotation | None) -> Tensor:
+    def _prepare(
+        self,
+        x: Tensor,
+        n_heads: int,
+        norm: nn.Module | None,
+        rotation: Rotation | None,
+        kernels: KernelSet | None,
+    ) -> Tensor:
         """Split projected queries or keys into heads, then apply `norm` and `rotation` where they are given."""
         x = split_heads(x, n_heads)  # (B, H, T, D)
         if norm is not None:
-            x = norm(x)
-        return x if rotation is None else rotation.rotate(x)
+            x = normalize(norm, x, kernels)
+        return x if rotation is None else rotation.rotate(x, kernels)
 
 
 def split_heads(x: Tensor, n_heads: int) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from glassformer.kernels.kernel_set import KernelSet
 from glassformer.nn.tensor_checks import check_positive
 
 NormKind = Literal["layer", "rms", "mean_std"]
@@ -38,6 +39,20 @@ class MeanStdNorm(nn.Module):
         variance = centered.square().sum(-1, keepdim=True) / (x.shape[-1] - 1)
         std = variance.clamp_min(torch.finfo(x.dtype).tiny).sqrt()
         return self.weight * (centered / (std + self.eps)).to(dtype) + self.bias
+
+
+def normalize(norm: nn.Module, x: Tensor, kernels: KernelSet | None = None) -> Tensor:
+    """Return norm(x), by the kernels where they have this norm. A norm with forward hooks is always called itself."""
+    is_watched = norm._forward_hooks or norm._forward_pre_hooks
+    if kernels is None or is_watched or not isinstance(norm, nn.RMSNorm | nn.LayerNorm):
+        return norm(x)
+    weight, bias, eps = norm.weight, getattr(norm, "bias", None), norm.eps
+    given = [tensor for tensor in (x, weight, bias) if tensor is not None]
+    if eps is None or norm.normalized_shape != x.shape[-1:] or not kernels.has_row_kernels(*given):
+        return norm(x)
+    if isinstance(norm, nn.RMSNorm):
+        return kernels.rms_norm(x, weight, eps)
+    return kernels.layer_norm(x, weight, bias, eps)
 
 
 def make_norm(kind: NormKind, width: int, eps: float) -> nn.Module:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from glassformer.kernels.kernel_set import KernelSet
 from glassformer.nn.tensor_checks import check_positive
 
 
@@ -78,8 +79,13 @@ class Rotation(NamedTuple):
     cos: Tensor
     sin: Tensor
 
-    def rotate(self, x: Tensor) -> Tensor:
-        """Return queries or keys x (B, H, T, D) with each pair (x[i], x[i + D/2]) rotated by its angle."""
+    def rotate(self, x: Tensor, kernels: KernelSet | None = None) -> Tensor:
+        """Return queries or keys x (B, H, T, D) with each pair (x[i], x[i + D/2]) rotated by its angle.
+
+        `kernels` may compute it; None is plain torch.
+        """
+        if kernels is not None and kernels.has_row_kernels(x):
+            return kernels.rotate(x, self.cos, self.sin)
         first, second = x.chunk(2, dim=-1)
         cos, sin = self.cos.to(x.dtype), self.sin.to(x.dtype)
         return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)

@@ -10,6 +10,7 @@ from torch.utils.checkpoint import checkpoint
 from glassformer.nn.cache import KVCache
 from glassformer.nn.layers import Layer
 from glassformer.nn.masks import Mask
+from glassformer.nn.norms import normalize
 from glassformer.nn.positions import Alibi, RelativeBias, Rotary
 from glassformer.nn.tensor_checks import check_probability
 
@@ -98,7 +99,7 @@ class Stack(nn.Module):
                 x = layer(x, cache=cache.layer(index) if cache is not None else None, **inputs)
         if cache is not None:
             cache.advance(x.shape[1])
-        return x if self.norm is None else self.norm(x)
+        return x if self.norm is None else normalize(self.norm, x, kernels)
 
 
 def _like_products_of(x: Tensor) -> Tensor:

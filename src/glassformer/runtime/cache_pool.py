@@ -148,6 +148,21 @@ class CachePool:
         for block in (*self.keys, *self.values):
             block[row.index].zero_()
 
+    def fits(self, model: TextModel, *, max_rows: int, max_tokens: int, kernels: KernelSet) -> bool:
+        """Return whether a new pool for these arguments would be like this one."""
+        parameter, kept = next(model.parameters()), self._storage[0]
+        sizes = max_rows, max_tokens, kernels, parameter.dtype, parameter.device
+        return sizes == (self.max_rows, self.max_tokens, self.kernels, kept.dtype, kept.device)
+
+    def reset(self) -> None:
+        """Forget all texts. Rows in use are zeroed, because it is not known whether their numbers are finite."""
+        with torch.inference_mode():  # the memory may have been allocated there
+            for row in self.rows:
+                if row.is_busy:
+                    self.clear(row)
+                self.free(row)
+        self._divide(self.max_rows)
+
     def copy_text(self, source: PoolRow, target: PoolRow, length: int) -> None:
         """Copy the first `length` tokens of a row and its encoder outputs to another row."""
         for block in (*self.keys, *self.values):

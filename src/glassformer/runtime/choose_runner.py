@@ -8,6 +8,7 @@ Packing (`packed_model.py`) and quantizing (`quantized_model.py`) make a changed
 A model whose weights are laid out for it is recorded as its packed twin, which shares its memory.
 """
 
+import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor
 
 from glassformer.kernels.groupwise_matrix import CppGroupwiseMatrix
-from glassformer.kernels.kernel_registry import kernels_for
+from glassformer.kernels.kernel_registry import kernels_for, was_library_built
 from glassformer.kernels.kernel_set import KernelSet
 from glassformer.kernels.triton_kernels import has_triton_kernels
 from glassformer.models import DecoderModel, EncoderDecoderModel
@@ -29,7 +30,7 @@ from glassformer.runtime.cache_pool import CachePool
 from glassformer.runtime.decision_rules import KERNEL_RULES, STEP_RULES, Situation, decide
 from glassformer.runtime.packed_model import has_fused_storage, packed_twin
 from glassformer.runtime.pool_runner import PoolRunner
-from glassformer.runtime.recorded_steps import RecordedStepRunner, Recordings, Shape
+from glassformer.runtime.recorded_steps import MAX_BYTES, RecordedStepRunner, Recordings, Shape
 from glassformer.runtime.replayed_steps import ROWS, ReplayedRecording, ReplayedStepRunner
 from glassformer.runtime.step_runner import StepRunner, TextModel, modules_of
 
@@ -41,6 +42,9 @@ _RECORDINGS: "weakref.WeakKeyDictionary[TextModel, Recordings]" = weakref.WeakKe
 _REPLAYED: "weakref.WeakKeyDictionary[TextModel, Recordings]" = weakref.WeakKeyDictionary()
 _TWINS: "weakref.WeakKeyDictionary[TextModel, tuple[tuple[int, ...], TextModel]]" = weakref.WeakKeyDictionary()
 """The packed twins of models, with the addresses of the parameters that they share."""
+_POOLS: "weakref.WeakKeyDictionary[TextModel, PoolRunner]" = weakref.WeakKeyDictionary()
+"""Runners that `keep_pool` has kept, at most one for each model."""
+_POOLS_LOCK = threading.Lock()
 _WITH_COMPILED_KERNELS: "weakref.WeakSet[TextModel]" = weakref.WeakSet()
 
 
@@ -119,12 +123,15 @@ def _twin_of(model: TextModel) -> TextModel | None:
 
 def situation_of(model: TextModel, work: ExpectedWork | None = None) -> Situation:
     """Return what the rules must know about a model, and about a batch if one is given."""
-    device, modules = next(model.parameters()).device, modules_of(model)
+    parameter, modules = next(model.parameters()), modules_of(model)
+    device = parameter.device
     recordings = _RECORDINGS.get(model)
     return Situation(
         device=device.type,
         is_quantized=any(isinstance(module, Int8Linear | TorchInt8Linear | GroupwiseLinear) for module in modules),
         builds_kernels=not any(isinstance(module, TorchInt8Linear) or _is_plain(module) for module in modules),
+        has_built_kernels=device.type == "cpu" and was_library_built(),
+        in_float32=parameter.dtype == torch.float32,
         runs_triton=device.type == "cuda" and has_triton_kernels(device),
         asks_for_kernels=model in _WITH_COMPILED_KERNELS,
         is_watched=any(module._forward_hooks or module._forward_pre_hooks for module in modules),
@@ -175,16 +182,36 @@ def open_runner(model: TextModel, work: ExpectedWork) -> Iterator[StepRunner]:
 
 
 def open_pool(model: TextModel, *, max_rows: int, max_tokens: int) -> PoolRunner:
-    """Return a runner for the batching engine, with a new pool of `max_tokens` tokens."""
-    rows = min(max_rows, max_tokens)
-    pool = CachePool(model, max_rows=rows, max_tokens=max_tokens, kernels=choose_kernels(model))
-    return PoolRunner(model, pool, is_recorded=should_record_pool(model))
+    """Return a runner for the batching engine, with a pool of `max_tokens` tokens: one that was kept, or a new one."""
+    kernels = choose_kernels(model)
+    sizes = {"max_rows": min(max_rows, max_tokens), "max_tokens": max_tokens}
+    with _POOLS_LOCK:
+        kept = _POOLS.get(model)
+        if kept is not None and kept.pool.fits(model, **sizes, kernels=kernels):
+            return _POOLS.pop(model)
+    return PoolRunner(model, CachePool(model, **sizes, kernels=kernels), is_recorded=should_record_pool(model))
+
+
+def keep_pool(runner: PoolRunner) -> None:
+    """Keep a runner that is no longer used for the next `open_pool` of its model, because of its recorded steps.
+
+    It replaces the one that was kept before. A large pool is not kept.
+    """
+    runner.pool.reset()
+    if runner.pool.nbytes <= MAX_BYTES:
+        with _POOLS_LOCK:
+            _POOLS[runner.model] = runner
 
 
 def should_record_pool(model: TextModel) -> bool:
-    """Return whether the engine's steps are recorded: on a GPU, unless a rule demands plain steps."""
-    execution = choose_execution(model, ExpectedWork(rows=1, capacity=1))
-    return next(model.parameters()).is_cuda and execution.recordings is not None
+    """Return whether the engine's steps are recorded: on a GPU, and where a CPU can replay steps of few rows.
+
+    They are not if a rule demands plain steps.
+    """
+    work = ExpectedWork(rows=1, capacity=1)
+    execution = choose_execution(model, work)
+    can_replay = next(model.parameters()).is_cuda or _can_replay(model, work, execution.kernels)
+    return can_replay and execution.recordings is not None
 
 
 def _plain_runner(

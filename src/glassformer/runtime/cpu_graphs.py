@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from typing_extensions import override
 
 FACTORY_ARGUMENTS = ("dtype", "layout", "device", "pin_memory")
@@ -46,6 +45,17 @@ class CpuGraph:
         return self._result
 
 
+class Parameter(NamedTuple):
+    """A parameter of a torch operation, as its schema describes it."""
+
+    name: str
+    kind: str
+    """The type in the schema, such as "Tensor" or "float"."""
+    default: Any
+    is_written: bool
+    """Whether the operation changes the argument in place."""
+
+
 class Call(NamedTuple):
     """A call of a torch operation: its arguments in the order of its schema, and the tensors that it returned."""
 
@@ -61,11 +71,11 @@ class Call(NamedTuple):
     @property
     def changed(self) -> list[Tensor]:
         """The arguments that the operation changes in place."""
-        schema = self.operation._schema.arguments
+        parameters = parameters_of(self.operation)
         return [
             tensor
-            for parameter, value in zip(schema, self.arguments, strict=True)
-            if parameter.alias_info is not None and parameter.alias_info.is_write
+            for parameter, value in zip(parameters, self.arguments, strict=True)
+            if parameter.is_written
             for tensor in _tensors_in(value)
         ]
 
@@ -76,6 +86,7 @@ class OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[Call] = []
+        self._whole: set[Any] = set()  # operations that are not made of others
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -85,10 +96,12 @@ class OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     @override
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        with self:  # an operation that is made of others: those are noted instead
-            found = func.decompose(*args, **kwargs)
-        if found is not NotImplemented:
-            return found
+        if func not in self._whole:
+            with self:  # an operation that is made of others: those are noted instead
+                found = func.decompose(*args, **kwargs)
+            if found is not NotImplemented:
+                return found
+            self._whole.add(func)
         found = func(*args, **kwargs)
         results = _tensors_in(found)
         self.calls.append(Call(func, _in_order(func, args, kwargs, results), results))
@@ -125,9 +138,9 @@ def _add(program: Any, call: Call, used: set[int]) -> None:
     copied: list[Tensor | None] = []
     overload = None if call.changed or len(results) > 1 else _out_overload(function)
     if overload is not None:
-        names = {parameter.name for parameter in overload._schema.arguments}
-        schema = function._schema.arguments
-        kept = [value for parameter, value in zip(schema, values, strict=True) if parameter.name in names]
+        names = {parameter.name for parameter in parameters_of(overload)}
+        named = zip(parameters_of(function), values, strict=True)
+        kept = [value for parameter, value in named if parameter.name in names]
         function, values = overload, [*kept, *results]
     elif not call.changed:
         copied = [result if _storage(result) in used else None for result in results]
@@ -140,12 +153,13 @@ def _in_order(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], results:
     Python converts numbers where floats or tensors are expected; C++ does not, so they are converted here.
     """
     values: list[Any] = []
-    for place, parameter in enumerate(func._schema.arguments):
-        value = args[place] if place < len(args) else kwargs.get(parameter.name, parameter.default_value)
-        kind = str(parameter.type)
-        if kind == "float" and value is not None:
+    for place, parameter in enumerate(parameters_of(func)):
+        value = args[place] if place < len(args) else kwargs.get(parameter.name, parameter.default)
+        if isinstance(value, torch.memory_format):
+            value = None  # C++ takes no such object, and the tensor that is written to decides the format
+        elif parameter.kind == "float" and value is not None:
             value = float(value)
-        elif kind == "Tensor" and isinstance(value, int | float):
+        elif parameter.kind == "Tensor" and isinstance(value, int | float):
             is_float = bool(results) and results[0].is_floating_point()
             value = torch.tensor(value, dtype=results[0].dtype if is_float else None)
         values.append(value)
@@ -153,11 +167,25 @@ def _in_order(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], results:
 
 
 def _tensors_in(values: Any) -> list[Tensor]:
-    return [value for value in tree_leaves(values) if isinstance(value, Tensor)]
+    """Return the tensors in a value: a tensor, or lists and tuples of tensors and other values."""
+    if isinstance(values, Tensor):
+        return [values]
+    if isinstance(values, list | tuple):
+        return [tensor for value in values for tensor in _tensors_in(value)]
+    return []
 
 
 def _storage(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
+
+
+@cache
+def parameters_of(operation: Any) -> tuple[Parameter, ...]:
+    """Return the parameters of a torch operation."""
+    return tuple(
+        Parameter(each.name, str(each.type), each.default_value, each.alias_info is not None and each.alias_info.is_write)
+        for each in operation._schema.arguments
+    )
 
 
 @cache

@@ -28,6 +28,10 @@ class Situation:
     """Whether the model is a GGUF file with quantized weights, which stay as they are stored."""
     builds_kernels: bool = True
     """Whether the C++ kernels run on this machine, built already or after a first build."""
+    has_built_kernels: bool = False
+    """Whether the C++ kernels were built before this process, so that using them costs nothing."""
+    in_float32: bool = True
+    """Whether the parameters are float32. In a quantized model these are embeddings and norms."""
     runs_triton: bool = False
     """Whether the Triton kernels run on the device."""
     asks_for_kernels: bool = False
@@ -114,7 +118,24 @@ KERNEL_RULES = (
     ),
     Rule("c++", "quantized weights on a CPU", "they multiply these fastest", lambda s: s.is_quantized or s.keeps_gguf),
     Rule("c++", "`use_compiled_kernels`", "it was asked for", lambda s: s.asks_for_kernels),
-    Rule("torch", "otherwise", "the C++ kernels must be compiled first, for half a minute", lambda s: True),
+    Rule(
+        "torch",
+        "another dtype than float32",
+        "the C++ kernels compute in float32",
+        lambda s: not s.in_float32,
+    ),
+    Rule(
+        "c++",
+        "the C++ kernels are built already",
+        "they cost nothing then; steps of few texts are replayed",
+        lambda s: s.has_built_kernels,
+    ),
+    Rule(
+        "torch",
+        "otherwise",
+        "building the C++ kernels takes half a minute, which only hundreds of texts repay",
+        lambda s: True,
+    ),
 )
 STEP_RULES = (
     Rule("plain", "the model has forward hooks", "a recording runs no hooks", lambda s: s.is_watched),
@@ -134,7 +155,12 @@ STEP_RULES = (
         "Python would take a large part of the time",
         lambda s: s.device == "cpu" and s.can_replay,
     ),
-    Rule("plain", "otherwise", "compiling takes half a minute or more per shape", lambda s: True),
+    Rule(
+        "plain",
+        "otherwise",
+        "compiling takes half a minute or more per shape, so `compile` auto never does it",
+        lambda s: True,
+    ),
 )
 DECISIONS = {"device": DEVICE_RULES, "weights": WEIGHT_RULES, "kernels": KERNEL_RULES, "steps": STEP_RULES}
 """All rules. The keys are the questions that they answer."""

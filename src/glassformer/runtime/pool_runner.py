@@ -1,9 +1,11 @@
 """Forward passes over rows of a `CachePool`: read prompts, encode sources, take decoding steps, verify proposed tokens.
 
-With `is_recorded`, decoding steps have fixed shapes and addresses and are replayed as CUDA graphs on a GPU: the number
-of rows is rounded up to a few sizes, and each size is recorded once.
+With `is_recorded`, decoding steps have fixed shapes and addresses and are replayed without Python: the number of rows
+is rounded up to a few sizes, and each size is recorded once. On a GPU they are CUDA graphs. On a CPU with the C++
+kernels, steps of few rows are replayed from C++ (`cpu_graphs.py`), and others are plain.
 """
 
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -11,33 +13,59 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from glassformer.kernels.cpp_kernels import CppKernels
 from glassformer.models import DecoderModel, EncoderDecoderModel
 from glassformer.runtime.cache_pool import CachePool, PoolRow
+from glassformer.runtime.cpu_graphs import CpuGraph
 from glassformer.runtime.cuda_graphs import CudaGraph
-from glassformer.runtime.pool_views import FirstTokens, NextTokens, OneToken, PoolView
-from glassformer.runtime.recorded_steps import ROW_STEPS, TOKEN_STEP
+from glassformer.runtime.pool_views import FirstTokens, NextTokens, PoolView, StepTokens
+from glassformer.runtime.recorded_steps import ROW_STEPS, TOKEN_STEP, addresses_of
+from glassformer.runtime.replayed_steps import ROWS
 from glassformer.runtime.step_runner import TextModel
 from glassformer.text.tokenizer import PAD
 
 MAX_RECORDED = 24
 """The most recorded steps that a runner keeps; the least recently used are dropped first."""
+MAX_RECORDED_PROPOSAL = 8
+"""The most proposed tokens whose verification is recorded, for a row that runs alone. Each number is recorded once."""
 
 
 class PoolRunner:
     """Computes forward passes of one model with rows of one pool. Every method returns logits in float32 or float64."""
 
     def __init__(self, model: TextModel, pool: CachePool, *, is_recorded: bool = False):
-        self.model, self.pool = model, pool
+        self.pool = pool
+        self._model = weakref.ref(model)  # a runner may be kept for as long as its model exists
         self.is_recorded = is_recorded
         """Whether steps are recorded. It may be changed between steps."""
+        self.replays_from_cpp = pool.device.type == "cpu" and isinstance(pool.kernels, CppKernels)
+        """Whether recorded steps are replayed from C++. Then only steps of few rows are recorded."""
         # One memory pool for all graphs, because the logits of a step are used before the next step.
         self.graph_pool = torch.cuda.graph_pool_handle() if pool.device.type == "cuda" else None
-        self._recorded: OrderedDict[tuple[int, int, int], _RecordedStep] = OrderedDict()
+        self._recorded: OrderedDict[tuple[int, ...], _RecordedStep] = OrderedDict()
+        self._addresses: tuple[int, ...] = ()
+
+    @property
+    def model(self) -> TextModel:
+        """The model, which the caller must keep."""
+        model = self._model()
+        assert model is not None
+        return model
 
     @property
     def can_run_ahead(self) -> bool:
-        """Whether the caller may launch the next step before it reads the tokens of this one: recorded steps may."""
-        return self.is_recorded
+        """Whether the caller may launch the next step before it reads the tokens of this one.
+
+        Recorded steps may, except on a CPU, which gains nothing from it.
+        """
+        return self.is_recorded and not self.replays_from_cpp
+
+    def drop_outdated(self) -> None:
+        """Drop the recorded steps if parameters of the model were replaced or the number of threads has changed."""
+        addresses = addresses_of(self.model)
+        if addresses != self._addresses:
+            self._recorded.clear()
+            self._addresses = addresses
 
     def read(self, rows: Sequence[PoolRow], texts: Sequence[Sequence[int]]) -> Tensor:
         """Read more tokens into each row and return the logits (N, V) of the token after the last one.
@@ -56,9 +84,12 @@ class PoolRunner:
         T is the length of the longest text; the logits after shorter texts are meaningless. The caller shortens the
         rows whose tokens it rejects with `CachePool.truncate`.
         """
-        hidden = self._hidden(rows, texts)
+        if self._can_record_verification(rows, texts):
+            scores = self._recorded_pass(torch.tensor(texts, device=self.pool.device), rows)
+        else:
+            scores = self._logits(self._hidden(rows, texts))
         self._note(rows, texts)
-        return self._logits(hidden)
+        return scores
 
     def read_sources(self, rows: Sequence[PoolRow], sources: Sequence[Sequence[int]], begin: int) -> Tensor:
         """Encode the source of each row, read the token `begin`, and return the logits (N, V) of the first token."""
@@ -83,7 +114,8 @@ class PoolRunner:
         next step. `PoolRow.tokens` is not changed, because the tokens may not have left the device yet.
         """
         rows = self.pool.rows[: len(tokens)]
-        scores = self._recorded_step(tokens) if self.is_recorded else self._plain_step(rows, tokens)
+        is_recorded = self.is_recorded and not (self.replays_from_cpp and len(rows) > ROWS[-1])
+        scores = self._recorded_step(tokens) if is_recorded else self._plain_step(rows, tokens)
         for row in rows:
             row.length = min(row.length + 1, self.pool.capacity)
         return scores
@@ -91,10 +123,11 @@ class PoolRunner:
     def _plain_step(self, rows: list[PoolRow], tokens: Tensor) -> Tensor:
         starts = self._starts(rows)
         longest_memory = max(row.memory_length for row in rows)
-        view = OneToken(
+        view = StepTokens(
             self.pool,
             torch.tensor(starts, device=self.pool.device),
             n_keys=max(starts) + 1,
+            even_start=starts[0] if min(starts) == max(starts) else None,
             memory_length=longest_memory,
         )
         mask = None
@@ -105,13 +138,28 @@ class PoolRunner:
 
     def _recorded_step(self, tokens: Tensor) -> Tensor:
         n, pool = len(tokens), self.pool
-        size = next((step for step in ROW_STEPS if step >= n), -(-n // 64) * 64)
-        rows = pool.rows[: min(size, len(pool.rows))]
+        sizes = ROWS if self.replays_from_cpp else ROW_STEPS
+        size = next((step for step in sizes if step >= n), -(-n // 64) * 64)
+        return self._recorded_pass(tokens, pool.rows[: min(size, len(pool.rows))])[:, 0]
+
+    def _can_record_verification(self, rows: Sequence[PoolRow], texts: Sequence[Sequence[int]]) -> bool:
+        """Return whether a recorded pass can read these texts: a single one, not too long, in the first row."""
+        if not self.is_recorded or len(rows) > 1 or rows[0].index or len(texts[0]) - 1 > MAX_RECORDED_PROPOSAL:
+            return False
+        return rows[0].length + len(texts[0]) + rows[0].memory_length <= self.pool.capacity
+
+    def _recorded_pass(self, tokens: Tensor, rows: Sequence[PoolRow]) -> Tensor:
+        """Feed tokens (N, T) to the first N of some rows, which are the first of the pool; return the logits (N, T, V).
+
+        The rows after the first N are computed, too, so that few numbers of rows have to be recorded.
+        """
+        n, n_tokens = tokens.shape
+        capacity = self.pool.capacity
         longest = max(row.memory_length for row in rows[:n])
-        memory_length = min(-(-longest // TOKEN_STEP) * TOKEN_STEP, pool.capacity)
-        key = len(rows), pool.capacity, memory_length
+        memory_length = min(-(-longest // TOKEN_STEP) * TOKEN_STEP, capacity)
+        key = len(rows), n_tokens, capacity, memory_length
         if key not in self._recorded:
-            self._recorded[key] = _RecordedStep(self, len(rows), memory_length)
+            self._recorded[key] = _RecordedStep(self, len(rows), n_tokens, memory_length)
             if len(self._recorded) > MAX_RECORDED:
                 self._recorded.popitem(last=False)
         self._recorded.move_to_end(key)
@@ -158,19 +206,25 @@ class PoolRunner:
 
 
 class _RecordedStep:
-    """A step of a fixed number of rows, from buffers to buffers: a CUDA graph on a GPU, plain code elsewhere."""
+    """A step of a fixed number of rows and tokens per row, from buffers to buffers.
 
-    def __init__(self, runner: PoolRunner, n_rows: int, memory_length: int):
+    It is a CUDA graph on a GPU, a program that C++ replays on a CPU with the C++ kernels, and plain code elsewhere.
+    """
+
+    def __init__(self, runner: PoolRunner, n_rows: int, n_tokens: int, memory_length: int):
         device = runner.pool.device
-        self.tokens = torch.zeros(n_rows, 1, dtype=torch.long, device=device)
+        self.tokens = torch.zeros(n_rows, n_tokens, dtype=torch.long, device=device)
         self.numbers = torch.zeros(3, n_rows, dtype=torch.long, device=device)
         """Where each row's token goes, whether the row is running (1 or 0), and the number of its encoder outputs."""
         self._expected: list[list[int]] = []  # what `numbers` will hold at the next step
-        view = OneToken(runner.pool, self.numbers[0], self.numbers[1].bool(), memory_length=memory_length)
+        starts, is_active = self.numbers[0], self.numbers[1].bool()
+        view = StepTokens(runner.pool, starts, is_active, n_tokens=n_tokens, memory_length=memory_length)
         compute = partial(_score, runner, self.tokens, self.numbers, view)
         self._compute: Callable[[], Tensor] = compute
         if runner.graph_pool is not None:
             self._compute = CudaGraph(compute, view, (self.tokens, self.numbers), runner.graph_pool)
+        elif runner.replays_from_cpp:
+            self._compute = CpuGraph(compute)
 
     def __call__(self, tokens: Tensor, starts: list[int], memory_lengths: list[int]) -> Tensor:
         n = len(tokens)
@@ -184,11 +238,11 @@ class _RecordedStep:
         return scores[:n]
 
 
-def _score(runner: PoolRunner, tokens: Tensor, numbers: Tensor, view: OneToken) -> Tensor:
-    """Return the logits of a recorded step, and advance the running rows in `numbers`."""
+def _score(runner: PoolRunner, tokens: Tensor, numbers: Tensor, view: StepTokens) -> Tensor:
+    """Return the logits (N, T, V) of a recorded step, and advance the running rows in `numbers` by one token."""
     view.is_active = numbers[1] > 0
     mask = _memory_mask(numbers[2], view.memory_length) if view.memory_length else None
-    scores = runner._logits(runner._decode(tokens, view, mask))[:, 0]
+    scores = runner._logits(runner._decode(tokens, view, mask))
     numbers[0].add_(numbers[1])
     return scores
 

@@ -2,7 +2,7 @@
 
 - `FirstTokens`: texts that begin with this pass. Their new keys and values are all there are.
 - `NextTokens`: several more tokens for some rows, such as the next part of a long prompt.
-- `OneToken`: one more token for the first rows, whatever their lengths: a decoding step.
+- `StepTokens`: the same number of tokens for each of the first rows, whatever their lengths: a decoding step.
 """
 
 from collections.abc import Iterator, Sequence
@@ -122,11 +122,12 @@ class NextTokens(PoolView):
         return self.keys[layer][self._rows, :, first:], self.values[layer][self._rows, :, first:]
 
 
-class OneToken(PoolView):
-    """The first rows of the pool, each of which takes one token: row i at `starts[i]`.
+class StepTokens(PoolView):
+    """The first rows of the pool, each of which takes `n_tokens` tokens: row i from `starts[i]` on.
 
     The tensors `starts` and `is_active`, (rows,), may change between passes of a recorded step. Attention reads the
-    first `n_keys` slots of the rows, of which each query sees those up to its own.
+    first `n_keys` slots of the rows, of which each query sees those up to its own. If all rows start at `even_start`,
+    and `n_keys` ends with their tokens, no mask is needed.
     """
 
     def __init__(
@@ -135,14 +136,22 @@ class OneToken(PoolView):
         starts: Tensor,
         is_active: Tensor | None = None,
         *,
+        n_tokens: int = 1,
         n_keys: int | None = None,
+        even_start: int | None = None,
         memory_length: int = 0,
     ):
         super().__init__(pool, len(starts), memory_length)
         self.memory_is_ready = memory_length > 0
-        self.starts, self.is_active = starts, is_active
-        self._numbers = torch.arange(len(starts), device=pool.device)
+        self._starts, self.is_active = starts, is_active
+        self.starts = starts if even_start is None else None
+        self.length = even_start or 0
         self._end = self.capacity if n_keys is None else n_keys
+        heads = torch.arange(len(starts) * pool.keys[0].shape[1], device=pool.device)
+        self._offsets = (heads * self.capacity).view(len(starts), -1, 1) + torch.arange(n_tokens, device=pool.device)
+        """(rows, G, n_tokens), the slots for a row that starts at 0. Slots are numbered across all rows and heads."""
+        self._slots = heads
+        """(rows · G · n_tokens,), the slots that this pass writes."""
 
     @contextmanager
     def discarding_steps(self) -> Iterator[None]:
@@ -155,9 +164,11 @@ class OneToken(PoolView):
 
     @override
     def write(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        assert self.starts is not None
+        if layer == 0:  # once per pass, for all layers
+            self._slots = (self._offsets + self._starts[:, None, None]).view(-1)
         for store, new in ((self.keys[layer], k), (self.values[layer], v)):
-            store[self._numbers, :, self.starts] = new[:, :, 0].to(store.dtype)
+            width = store.shape[3]
+            store.view(-1, width).index_copy_(0, self._slots, new.reshape(-1, width).to(store.dtype))
         n = self._n_rows
         return self.keys[layer][:n, :, : self._end], self.values[layer][:n, :, : self._end]
 

@@ -62,7 +62,7 @@ class Recording:
         self.shape = shape
         self.kernels = kernels
         self._steps = steps
-        self.addresses = _addresses(model)
+        self.addresses = addresses_of(model)
         self.cache = FixedCache(
             n_layers=model.config.n_decoder_layers,
             batch_size=shape.rows,
@@ -259,7 +259,7 @@ class Recordings:
     def _take(self, shape: Shape, kernels: KernelSet) -> Recording:
         model = self._model()
         assert model is not None
-        roomy, addresses = _round_up(shape, model.config.max_len), _addresses(model)
+        roomy, addresses = _round_up(shape, model.config.max_len), addresses_of(model)
         if self._exact_rows:
             roomy = roomy._replace(rows=shape.rows, memories=shape.memories)
         with self._lock:
@@ -278,7 +278,7 @@ class Recordings:
                 self._free.pop(0)
 
 
-def _addresses(model: TextModel) -> tuple[int, ...]:
+def addresses_of(model: TextModel) -> tuple[int, ...]:
     """Return the number of threads and the addresses of all parameters. If they change, recordings are dropped."""
     found = (parameter for module in modules_of(model) for parameter in module._parameters.values())
     return torch.get_num_threads(), *(parameter.data_ptr() for parameter in found if parameter is not None)

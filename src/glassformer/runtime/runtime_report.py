@@ -7,6 +7,7 @@ import torch
 
 from glassformer.kernels.cpp_kernels import HEAD_SIZES
 from glassformer.kernels.cpp_library import KernelBuildError, is_library_built
+from glassformer.kernels.kernel_registry import was_library_built
 from glassformer.kernels.triton_kernels import has_triton_kernels
 from glassformer.models import ModelConfig
 from glassformer.runtime.choose_runner import CompileChoice, check_compile
@@ -49,6 +50,8 @@ def report_runtime(
         is_decoder_only=config.kind == "decoder",
         keeps_gguf=stored_bytes > 0 and prepared.keeps_quantized,
         builds_kernels=problem is None,
+        has_built_kernels=prepared.device.type == "cpu" and was_library_built(),
+        in_float32=prepared.dtype == torch.float32,
         runs_triton=prepared.device.type == "cuda" and has_triton_kernels(prepared.device),
         records="compiled" if check_compile(compile) == "on" else "",
     )

@@ -38,8 +38,10 @@ std::string say(const Parts&... parts) {
 #include "groupwise.h"
 #include "step.h"
 #include "choice.h"
+#include "rows.h"
 #include "sampling.h"
 #include "groupwise_operations.h"
+#include "row_operations.h"
 #include "program.h"
 
 // Return whether this process may use AMX tiles. Linux must be asked for them.
@@ -331,6 +333,15 @@ TORCH_LIBRARY(glassformer_cpu, library) {
   library.def("attend(Tensor q, Tensor k, Tensor v, Tensor added, Tensor key_end, float scale) -> Tensor");
   library.def(
       "attend.out(Tensor q, Tensor k, Tensor v, Tensor added, Tensor key_end, float scale, *, Tensor(a!) out) -> Tensor(a!)");
+  library.def("rms_norm(Tensor x, Tensor? weight, float eps) -> Tensor");
+  library.def("rms_norm.out(Tensor x, Tensor? weight, float eps, *, Tensor(a!) out) -> Tensor(a!)");
+  library.def("layer_norm(Tensor x, Tensor? weight, Tensor? bias, float eps) -> Tensor");
+  library.def("layer_norm.out(Tensor x, Tensor? weight, Tensor? bias, float eps, *, Tensor(a!) out) -> Tensor(a!)");
+  library.def("silu_gate(Tensor gate, Tensor up) -> Tensor");
+  library.def("silu_gate.out(Tensor gate, Tensor up, *, Tensor(a!) out) -> Tensor(a!)");
+  library.def("rotate(Tensor x, Tensor cos, Tensor sin) -> Tensor");
+  library.def("rotate.out(Tensor x, Tensor cos, Tensor sin, *, Tensor(a!) out) -> Tensor(a!)");
+  library.def("write_token(Tensor k, Tensor v, Tensor(a!) keys, Tensor(b!) values, Tensor place) -> ()");
   library.def("best(Tensor scores) -> (Tensor, Tensor)");
   library.def("best_few(Tensor scores, Tensor bias, int count) -> (Tensor, Tensor)");
   library.def("sample(Tensor logits, float[] settings, float[] numbers) -> Tensor");
@@ -350,6 +361,15 @@ TORCH_LIBRARY_IMPL(glassformer_cpu, CPU, library) {
   library.impl("two_byte_linear.out", linear_out<multiply_two_bytes>);
   library.impl("attend", attend);
   library.impl("attend.out", attend_out);
+  library.impl("rms_norm", rows::rms_norm);
+  library.impl("rms_norm.out", rows::rms_norm_out);
+  library.impl("layer_norm", rows::layer_norm);
+  library.impl("layer_norm.out", rows::layer_norm_out);
+  library.impl("silu_gate", rows::silu_gate);
+  library.impl("silu_gate.out", rows::silu_gate_out);
+  library.impl("rotate", rows::rotate);
+  library.impl("rotate.out", rows::rotate_out);
+  library.impl("write_token", rows::write_token);
   library.impl("best", best);
   library.impl("best_few", best_few);
   library.impl("sample", sample);
