@@ -1,8 +1,11 @@
 """The benchmark programs write their tables as result files, from the records of their runs."""
 
+import gzip
 import importlib.util
 import json
+import math
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -10,8 +13,12 @@ import pytest
 import torch
 
 from glassformer.decoding import GenerationConfig
+from glassformer.decoding.scoring import score_long_texts
 from glassformer.kernels.cpp_library import KernelBuildError
 from glassformer.kernels.kernel_registry import cpp_kernels
+from glassformer.models import build_model, preset
+from glassformer.pipelines.language_model import LanguageModel
+from glassformer.text import Tokenizer
 from test_results_page import results_page
 
 ROOT = Path(__file__).parents[1]
@@ -146,6 +153,38 @@ def test_the_former_draw_of_the_benchmark_gives_todays_tokens():
         request = GenerationConfig(do_sample=True, **options)
         expected = sampling.former_draw(logits, request, 0.4).tolist()
         assert sampling.sample_rows(logits, [request], [0.4]).tolist() == expected
+
+
+def test_the_perplexities_are_written_as_a_result_file(tmp_path, monkeypatch, capsys):
+    perplexity, out = program("perplexity"), tmp_path / "perplexity.json"
+    torch.manual_seed(0)
+    tokenizer = Tokenizer.train(["a few words to tell apart"], 300)
+    model = build_model(preset("tiny-llama", vocab_size=tokenizer.vocab_size, max_len=16))
+    language_model = LanguageModel(model, tokenizer, has_documents=False)
+    language_model.save(tmp_path / "model", "A generated model.")
+    text = "some words to tell apart, and a few more of them"
+    (tmp_path / "text.txt.gz").write_bytes(gzip.compress(text.encode()))
+    words = [tmp_path / "model", tmp_path / "text.txt.gz", "--stride", 8, "--quantize", "none", "int4"]
+    call(perplexity, monkeypatch, *words, "--tokens", 20, "--out", out)
+    result = json.loads(out.read_text(encoding="utf-8"))
+    results_page.check_result(result, out.name)
+    assert [row[0] for row in result["rows"]] == ["as stored", "int4"]
+    assert result["rows"][0][2:] == ["", ""]
+    assert re.fullmatch(r"[+-]\d+\.\d\d %", result["rows"][1][2])
+    assert "| as stored |" in capsys.readouterr().out
+    # A limit above the length of the text scores all of it, but the first token.
+    whole = perplexity.measure(tmp_path / "model", text, "none", tokens=1000, context=16, stride=8)
+    ids = tokenizer.encode(text)
+    nats = -score_long_texts(language_model.model.eval(), [ids], context=16, stride=8)[0]
+    assert whole.n_tokens == len(ids) - 1
+    assert whole.perplexity == pytest.approx(math.exp(nats / (len(ids) - 1)))
+
+
+def test_perplexity_needs_a_decoder(tmp_path, monkeypatch):
+    perplexity = program("perplexity")
+    monkeypatch.setattr(perplexity.gf, "load", lambda *_, **__: object())
+    with pytest.raises(ValueError, match="expected a decoder"):
+        perplexity.measure(tmp_path, "text", "none", tokens=1, context=1, stride=1)
 
 
 def test_the_int8_benchmark_prints_one_line_for_each_shape_and_number_of_rows(monkeypatch, capsys):

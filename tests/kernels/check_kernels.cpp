@@ -8,6 +8,7 @@
 
 #include "vectors.h"
 #include "int8.h"
+#include "int8_two_bytes.h"
 #include "step.h"
 #include "choice.h"
 #include "rows.h"
@@ -46,10 +47,11 @@ struct Layer {
 
   Layer(int64_t n, int64_t k) : shape{n, k}, weights(n * k), packed(shape.bytes()), scales(padded(n, 32), 1.0f), bias(n) {}
   void pack() { pack_panels(shape, weights.data(), packed.data()); }
-  std::vector<float> operator()(const std::vector<float>& x, bool relu) const {
+  std::vector<float> operator()(const std::vector<float>& x, bool relu, bool has_two_bytes = false) const {
     const int64_t m = static_cast<int64_t>(x.size()) / shape.k;
     std::vector<float> y(m * shape.n);
-    multiply_rows(shape, x.data(), m, packed.data(), scales.data(), bias.data(), relu, kHasTiles, 1, y.data());
+    const auto multiply = has_two_bytes ? multiply_two_bytes : multiply_rows;
+    multiply(shape, x.data(), m, packed.data(), scales.data(), bias.data(), relu, kHasTiles, 1, y.data());
     return y;
   }
 };
@@ -76,8 +78,33 @@ void check_sums(int64_t m, int64_t n, int64_t k, bool extreme) {
   }
 }
 
+// With two bytes, activations are off by at most half a step of 1 / (127 * 254) of their row's largest magnitude.
+void check_two_bytes(int64_t m, int64_t n, int64_t k) {
+  Layer layer(n, k);
+  for (auto& weight : layer.weights) weight = static_cast<int8_t>(draw(-127, 127));
+  for (auto& bias : layer.bias) bias = draw_number();
+  layer.pack();
+  std::vector<float> x(m * k);
+  for (auto& number : x) number = draw_number();
+  for (int64_t r = 0; r < m; ++r) x[r * k] = 100;  // an outlier
+  for (const bool relu : {false, true}) {
+    const std::vector<float> y = layer(x, relu, true);
+    for (int64_t r = 0; r < m; ++r)
+      for (int64_t c = 0; c < n; ++c) {
+        double sum = layer.bias[c], size = 1;
+        for (int64_t i = 0; i < k; ++i) {
+          sum += static_cast<double>(x[r * k + i]) * layer.weights[c * k + i];
+          size += std::abs(layer.weights[c * k + i]);
+        }
+        if (relu) sum = std::max(sum, 0.0);
+        expect(std::fabs(y[r * n + c] - sum) < size * 100 / (127 * 254), "two bytes (m, n, k, row, channel, found, right)", m,
+               n, k, r, c, y[r * n + c], sum);
+      }
+  }
+}
+
 // A row alone has the same result as among others, to the last bit. NaN and infinity stay in their own row.
-void check_rows(int64_t m, int64_t n, int64_t k) {
+void check_rows(int64_t m, int64_t n, int64_t k, bool has_two_bytes) {
   Layer layer(n, k);
   for (auto& weight : layer.weights) weight = static_cast<int8_t>(draw(-127, 127));
   for (auto& scale : layer.scales) scale = 0.01f + std::fabs(draw_number());
@@ -85,14 +112,14 @@ void check_rows(int64_t m, int64_t n, int64_t k) {
   layer.pack();
   std::vector<float> x(m * k);
   for (auto& number : x) number = draw_number();
-  const std::vector<float> y = layer(x, false);
+  const std::vector<float> y = layer(x, false, has_two_bytes);
   for (int64_t r = 0; r < m; ++r) {
-    const std::vector<float> one(x.begin() + r * k, x.begin() + (r + 1) * k), alone = layer(one, false);
+    const std::vector<float> one(x.begin() + r * k, x.begin() + (r + 1) * k), alone = layer(one, false, has_two_bytes);
     expect(std::equal(alone.begin(), alone.end(), y.begin() + r * n), "a row alone (m, n, k, row)", m, n, k, r);
   }
   x[k - 1] = NAN;
   x.back() = m > 1 ? INFINITY : NAN;
-  const std::vector<float> broken = layer(x, false);
+  const std::vector<float> broken = layer(x, false, has_two_bytes);
   for (int64_t i = 0; i < m * n; ++i)
     expect(std::isfinite(broken[i]) == (i / n > 0 && i / n < m - 1), "NaN or infinity (m, n, k, place)", m, n, k, i);
 }
@@ -326,9 +353,14 @@ int main() {
   for (const int64_t m : {16, 17, 32, 33, 49}) check_sums(m, 33, 70, false);
   check_sums(37, 45, 260, true);
   check_sums(5, 33, 1000, true);
-  check_rows(1, 9, 19);
-  check_rows(37, 45, 263);
-  check_rows(70, 21, 2100);  // more than one block of rows
+  for (const bool has_two_bytes : {false, true}) {
+    check_rows(1, 9, 19, has_two_bytes);
+    check_rows(37, 45, 263, has_two_bytes);
+    check_rows(70, 21, 2100, has_two_bytes);  // more than one block of rows
+  }
+  check_two_bytes(1, 33, 70);
+  check_two_bytes(17, 40, 140);
+  check_two_bytes(300, 5, 33);  // more than one block of rows
   check_heads<16>();
   check_heads<32>();
   check_heads<64>();

@@ -54,6 +54,15 @@ def test_clipping_has_a_smaller_error_than_the_whole_range(monkeypatch):
     assert (chosen - linear.weight).norm() < (whole - linear.weight).norm()
 
 
+def test_rounding_again_by_fitted_scales_has_a_smaller_error(monkeypatch):
+    torch.manual_seed(0)
+    weight = torch.randn(64, 256)
+    twice = quantize_rows(weight, NIBBLES).dequantized()
+    monkeypatch.setattr("glassformer.nn.groupwise_linear.FITS", 1)
+    once = quantize_rows(weight, NIBBLES).dequantized()
+    assert (twice - weight).square().sum() < 0.97 * (once - weight).square().sum()
+
+
 def test_weights_with_16_values_per_group_are_kept_exactly():
     groups = torch.arange(16.0).repeat(2)[torch.randperm(32)]
     weight = torch.stack([groups * 0.5 - 3, groups * 0.25, torch.zeros(32), torch.full((32,), -2.0)])

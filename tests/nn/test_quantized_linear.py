@@ -64,11 +64,51 @@ def test_our_kernel_rounds_once_and_sums_exactly(int8_linear, rows, width_in, wi
     torch.testing.assert_close(int8_linear(linear, relu=True)(x), exact.float().relu(), rtol=1e-5, atol=1e-5)
 
 
+@settings(max_examples=30, deadline=None)
+@given(rows=st.integers(1, 40), width_in=st.integers(1, 150), width_out=st.integers(1, 40), seed=st.integers(0, 2**32))
+@example(rows=300, width_in=40, width_out=9, seed=0)  # more than one block of rows
+def test_two_bytes_leave_the_rounding_of_the_weights_alone(int8_linear, rows, width_in, width_out, seed):
+    torch.manual_seed(seed)
+    linear, x = nn.Linear(width_in, width_out), torch.randn(rows, width_in)
+    x[:, 0] *= 1000  # an outlier, so that one byte has no level left for the other numbers
+    layer = int8_linear(linear)
+    layer.set_activation_bytes(2)
+    scales = linear.weight.detach().abs().amax(1, keepdim=True).double() / 127
+    weight = (linear.weight.detach() / scales).round() * scales
+    exact = x.double() @ weight.T + linear.bias
+    step = x.abs().amax(1, keepdim=True) / (63 * 126)  # some kernels use 7 bits
+    assert ((layer(x) - exact).abs() <= step / 2 * weight.abs().sum(1) * 1.01 + 1e-5 * (1 + x.abs().amax())).all()
+
+
+def test_two_bytes_are_the_sum_of_two_products(int8_linear):
+    linear, x = nn.Linear(70, 33), torch.randn(9, 70) * 10
+    layer = int8_linear(linear)
+    top = x.abs().amax(1, keepdim=True)
+    if int8_linear is Int8Linear:
+        left = x - (x * (torch.full_like(top, 127) / top)).round() * (top / 127)
+        expected = layer(x) + layer(left) - linear.bias
+        layer.set_activation_bytes(2)
+        torch.testing.assert_close(layer(x), expected, rtol=1e-5, atol=1e-5)
+        rectified = Int8Linear(linear, relu=True)
+        rectified.set_activation_bytes(2)
+        torch.testing.assert_close(rectified(x), expected.relu(), rtol=1e-5, atol=1e-5)
+    layer.set_activation_bytes(2)
+    assert layer(torch.zeros(2, 70)).equal(linear.bias.expand(2, 33))
+    assert layer(torch.full((1, 70), 1e-40)).isfinite().all()
+    assert layer(torch.zeros(0, 70)).shape == (0, 33)
+    x[3, 69], x[7, 0] = torch.nan, torch.inf
+    is_broken = ~torch.isfinite(layer(x))
+    assert is_broken[[3, 7]].all()
+    assert is_broken.sum() == 2 * 33
+
+
+@pytest.mark.parametrize("n_bytes", [1, 2])
 @settings(max_examples=20, deadline=None)
 @given(rows=st.integers(2, 40), width_in=st.integers(1, 150), width_out=st.integers(1, 40), seed=st.integers(0, 2**32))
-def test_a_row_gives_the_same_bits_alone_and_in_any_batch(int8_linear, rows, width_in, width_out, seed):
+def test_a_row_gives_the_same_bits_alone_and_in_any_batch(int8_linear, n_bytes, rows, width_in, width_out, seed):
     torch.manual_seed(seed)
     layer = int8_linear(nn.Linear(width_in, width_out))
+    layer.set_activation_bytes(n_bytes)
     x = torch.randn(rows, width_in) * 10 ** torch.empty(rows, 1).uniform_(-6, 6)
     x[0] = x[0].abs()  # rows of one sign: the batch's lowest and highest number then differ in magnitude
     x[1] = -x[1].abs()

@@ -50,6 +50,15 @@ def test_the_logits_of_a_quantized_model_stay_close(int8_linear, name):
     assert (found - exact).norm() < 0.05 * exact.norm()
 
 
+@pytest.mark.parametrize(
+    ("name", "n_bytes"), [("tiny-transformer-base", 1), ("tiny-bert-base", 1), ("tiny-llama", 2), ("tiny-gpt2", 2)]
+)
+def test_activations_take_two_bytes_in_a_decoder_only_model(int8_linear, name, n_bytes):
+    quantized = quantize(build_model(preset(name)))
+    found = [module.activation_bytes for module in quantized.modules() if isinstance(module, int8_linear)]
+    assert set(found) == {n_bytes}
+
+
 def test_a_trained_model_gives_the_same_texts_in_int8(int8_linear):
     torch.manual_seed(0)
     size = {"d_model": 32, "n_heads": 4, "d_ff": 64, "dropout": 0.0, "embedding_dropout": 0.0}

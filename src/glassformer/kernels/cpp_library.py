@@ -107,6 +107,7 @@ def _compile_and_load() -> Any:
     for reason in slower:
         _LOG.warning("the compiled kernels are slower than this CPU allows: %s", reason)
     torch.library.register_fake("glassformer_cpu::linear", _fake_linear)
+    torch.library.register_fake("glassformer_cpu::two_byte_linear", _fake_linear)
     torch.library.register_fake("glassformer_cpu::attend", _fake_attend)
     torch.library.register_fake("glassformer_cpu::move", lambda *_: None)
     return torch.ops.glassformer_cpu

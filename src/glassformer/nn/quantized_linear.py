@@ -3,6 +3,10 @@
 `int8_layer_class` chooses between the two. `Int8Linear` calls the matrix product in `kernels/cpp/int8.h`;
 `TorchInt8Linear` is the fallback. Weights are quantized once, with one scale per output channel; activations are
 quantized in each call, with one scale per token vector.
+
+An activation takes one byte or two (`ActivationBytes`). The second byte holds what the first leaves over, with a scale
+of its own. It costs a second product. Decoders need it, because their token vectors have outliers: one byte then leaves
+few levels for the other numbers.
 """
 
 import itertools
@@ -13,7 +17,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -22,12 +26,16 @@ from glassformer.kernels.cpp_kernels import INT8_CHANNELS
 from glassformer.kernels.cpp_library import X86, KernelBuildError
 from glassformer.kernels.kernel_registry import cpp_kernels, warn_of_fallback
 
+ActivationBytes = Literal[1, 2]
+
 
 class Int8Linear(nn.Module):
     """`nn.Linear` with int8 weights, computed by our C++ kernel.
 
     With `relu=True` the kernel applies a ReLU to the output.
     """
+
+    activation_bytes: ActivationBytes
 
     def __init__(self, linear: nn.Linear, *, relu: bool = False):
         super().__init__()
@@ -43,7 +51,13 @@ class Int8Linear(nn.Module):
             *linear.weight.shape[::-1],
             relu,
         )
-        self._linear = cpp_kernels().operations.linear.default
+        self.set_activation_bytes(1)
+
+    def set_activation_bytes(self, count: ActivationBytes) -> None:
+        """Set how many bytes an activation takes: 1 at first."""
+        operations = cpp_kernels().operations
+        self.activation_bytes = count
+        self._linear = (operations.linear if count == 1 else operations.two_byte_linear).default
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the output of the layer for x: (..., in_features) -> (..., out_features)."""
@@ -117,6 +131,8 @@ class TorchInt8Linear(nn.Module):
     rounds nothing, its sums are exact, and a row's output does not depend on the other rows.
     """
 
+    activation_bytes: ActivationBytes = 1
+
     def __init__(self, linear: nn.Linear, *, engine: str | None = None):
         super().__init__()
         engine = torch_int8_engine() if engine is None else engine
@@ -128,7 +144,20 @@ class TorchInt8Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the output of the layer for x: (..., in_features) -> (..., out_features)."""
-        rows, highest = x.reshape(-1, x.shape[-1]), self._packed.highest
+        rows = x.reshape(-1, x.shape[-1])
+        y, rounded = self._multiply_one_byte(rows)
+        if self.activation_bytes == 2:
+            y = y + self._multiply_one_byte(rows - rounded)[0]
+        y = y if self._bias is None else y + self._bias
+        return y.reshape(*x.shape[:-1], len(self._scales))
+
+    def set_activation_bytes(self, count: ActivationBytes) -> None:
+        """Set how many bytes an activation takes: 1 at first."""
+        self.activation_bytes = count
+
+    def _multiply_one_byte(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the product of rows (N, in), rounded to one byte each, with the weights, and the rounded rows."""
+        highest = self._packed.highest
         largest = rows.abs().amax(-1, keepdim=True).clamp_min(1e-30)
         wholes = (rows * (highest / largest)).round().nan_to_num(posinf=0, neginf=0)
         ranged = torch.cat([wholes, self._range])
@@ -137,9 +166,7 @@ class TorchInt8Linear(nn.Module):
         else:
             sums = _multiply(ranged, self._packed)
         # `largest` brings NaN and infinity back, in their own row only.
-        y = sums[:-2] * self._scales * (largest / highest)
-        y = y if self._bias is None else y + self._bias
-        return y.reshape(*x.shape[:-1], len(self._scales))
+        return sums[:-2] * self._scales * (largest / highest), wholes * (largest / highest)
 
 
 def _pack(wholes: Tensor, engine: str, highest: int) -> PackedWeights:

@@ -22,6 +22,8 @@ class Situation:
     """Whether the linear layers have 8-bit or 4-bit weights."""
     has_4_bits: bool = False
     """Whether `quantize` asks for 4-bit weights."""
+    is_decoder_only: bool = False
+    """Whether the model is a decoder without an encoder."""
     keeps_gguf: bool = False
     """Whether the model is a GGUF file with quantized weights, which stay as they are stored."""
     builds_kernels: bool = True
@@ -60,12 +62,20 @@ DEVICE_RULES = (
     Rule("cuda", "there is a GPU", "a GPU is faster", lambda s: s.has_gpu),
     Rule("cpu", "otherwise", "no GPU is available", lambda s: True),
 )
+TWO_BYTE_ACTIVATIONS = "8-bit, projections fused, 2-byte activations"
+"""The decision for models whose activations have outliers, for which one byte is too coarse."""
 WEIGHT_RULES = (
     Rule(
         "4-bit, projections fused",
         "`quantize` is int4",
         "it was asked for; fewer bytes are read for each token",
         lambda s: s.has_4_bits,
+    ),
+    Rule(
+        TWO_BYTE_ACTIVATIONS,
+        "`quantize` is int8, decoder-only",
+        "1 byte: perplexity +4 %",
+        lambda s: s.is_quantized and s.is_decoder_only,
     ),
     Rule(
         "8-bit, projections fused",

@@ -4,7 +4,8 @@ The model's code stays the same: its linear layers are replaced.
 
 | weights | linear layers                                                                                    |
 |---------|--------------------------------------------------------------------------------------------------|
-| int8    | `nn/quantized_linear.py`: 8 bits per weight, one scale per output channel                        |
+| int8    | `nn/quantized_linear.py`: 8 bits per weight, one scale per output channel; activations of one    |
+|         | byte, but two bytes in a decoder-only model                                                      |
 | int4    | `nn/groupwise_linear.py`: groups of 32 weights; 5 bits per weight in layers and 8.5 in the head, |
 |         | scales and minimums included                                                                     |
 """
@@ -20,7 +21,8 @@ from glassformer.models import Model
 from glassformer.nn import FeedForward
 from glassformer.nn.groupwise_linear import quantized_linear
 from glassformer.nn.layers import Layer
-from glassformer.nn.quantized_linear import Int8Linear, int8_layer_class
+from glassformer.nn.quantized_linear import Int8Linear, TorchInt8Linear, int8_layer_class
+from glassformer.runtime.decision_rules import TWO_BYTE_ACTIVATIONS, WEIGHT_RULES, Situation, decide
 
 AnyModel = TypeVar("AnyModel", bound=Model)
 
@@ -45,7 +47,8 @@ def quantize(model: AnyModel, weights: WeightKind = "int8") -> AnyModel:
 def quantize_linears(module: nn.Module, weights: WeightKind = "int8") -> None:
     """Replace the linear layers in a module, which must be in float32 on the CPU, by quantized ones, in place.
 
-    The float weights of each layer are dropped before those of the next one are quantized.
+    The float weights of each layer are dropped before those of the next one are quantized. Call it with the whole model
+    at last, even if its parts were quantized before: the kind of model decides how many bytes an activation takes.
     """
     if weights == "int4":
         _quantize_groupwise(module, 8)
@@ -60,6 +63,17 @@ def quantize_linears(module: nn.Module, weights: WeightKind = "int8") -> None:
         else:
             quantize_linears(child)
         del child
+    if isinstance(module, Model):
+        _choose_activation_bytes(module)
+
+
+def _choose_activation_bytes(model: Model) -> None:
+    """Let activations take two bytes in the int8 layers of a model for which the rules say so."""
+    rule = decide(WEIGHT_RULES, Situation(is_quantized=True, is_decoder_only=model.kind == "decoder"))
+    if rule.decision == TWO_BYTE_ACTIVATIONS:
+        for layer in model.modules():
+            if isinstance(layer, Int8Linear | TorchInt8Linear):
+                layer.set_activation_bytes(2)
 
 
 def _quantize_groupwise(module: nn.Module, bits: Bits) -> None:

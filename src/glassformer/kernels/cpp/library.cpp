@@ -34,6 +34,7 @@ std::string say(const Parts&... parts) {
 
 #include "vectors.h"
 #include "int8.h"
+#include "int8_two_bytes.h"
 #include "groupwise.h"
 #include "step.h"
 #include "choice.h"
@@ -77,7 +78,8 @@ at::Tensor pack(const at::Tensor& given) {
 }
 
 // x (..., K) float, packed weights, scales (N padded to whole panels), bias (N) or none -> y (..., N), through ReLU if
-// `relu` is set.
+// `relu` is set. `multiply` is `multiply_rows`, or `multiply_two_bytes` for activations of two bytes.
+template <auto multiply>
 at::Tensor& linear_out(const at::Tensor& x, const at::Tensor& packed, const at::Tensor& scales,
                        const std::optional<at::Tensor>& bias, int64_t n_in, int64_t n, bool relu, at::Tensor& y) {
   TORCH_CHECK(x.dim() > 0 && x.scalar_type() == at::kFloat, "int8 linear: expected float32 rows");
@@ -89,18 +91,19 @@ at::Tensor& linear_out(const at::Tensor& x, const at::Tensor& packed, const at::
   const int64_t m = x.numel() / n_in;
   TORCH_CHECK(y.is_contiguous() && y.scalar_type() == at::kFloat && y.numel() == m * n, "int8 linear: wrong output");
   const int threads = at::in_parallel_region() ? 1 : threads_for(shape, m, at::get_num_threads());
-  multiply_rows(shape, input.const_data_ptr<float>(), m, packed.const_data_ptr<int8_t>(), scales.const_data_ptr<float>(),
-                bias ? bias->const_data_ptr<float>() : nullptr, relu, has_tiles(), threads, y.data_ptr<float>());
+  multiply(shape, input.const_data_ptr<float>(), m, packed.const_data_ptr<int8_t>(), scales.const_data_ptr<float>(),
+           bias ? bias->const_data_ptr<float>() : nullptr, relu, has_tiles(), threads, y.data_ptr<float>());
   return y;
 }
 
+template <auto multiply>
 at::Tensor linear(const at::Tensor& x, const at::Tensor& packed, const at::Tensor& scales,
                   const std::optional<at::Tensor>& bias, int64_t n_in, int64_t n, bool relu) {
   TORCH_CHECK(x.dim() > 0, "int8 linear: expected rows");
   std::vector<int64_t> sizes = x.sizes().vec();
   sizes.back() = n;
   at::Tensor y = at::empty(sizes, x.options());
-  return linear_out(x, packed, scales, bias, n_in, n, relu, y);
+  return linear_out<multiply>(x, packed, scales, bias, n_in, n, relu, y);
 }
 
 // Attention of queries (B, H, T, D), Q at a time, over keys and values (B, G, S, D). Row b reads its first key_end[b] keys.
@@ -320,6 +323,11 @@ TORCH_LIBRARY(glassformer_cpu, library) {
       "groupwise_read_rows(Tensor packed, Tensor rows, int n_in, int n, int bits, bool has_mins, bool is_half) -> Tensor");
   library.def("groupwise_size(int n_in, int n, int bits, bool has_mins, bool is_half) -> int", groupwise::packed_size);
   library.def(
+      "two_byte_linear(Tensor x, Tensor packed, Tensor scales, Tensor? bias, int n_in, int n, bool relu) -> Tensor");
+  library.def(
+      "two_byte_linear.out(Tensor x, Tensor packed, Tensor scales, Tensor? bias, int n_in, int n, bool relu, *, "
+      "Tensor(a!) out) -> Tensor(a!)");
+  library.def(
       "linear.out(Tensor x, Tensor packed, Tensor scales, Tensor? bias, int n_in, int n, bool relu, *, Tensor(a!) out)"
       " -> Tensor(a!)");
   library.def("attend(Tensor q, Tensor k, Tensor v, Tensor added, Tensor key_end, float scale) -> Tensor");
@@ -343,12 +351,14 @@ TORCH_LIBRARY(glassformer_cpu, library) {
 
 TORCH_LIBRARY_IMPL(glassformer_cpu, CPU, library) {
   library.impl("pack", pack);
-  library.impl("linear", linear);
+  library.impl("linear", linear<multiply_rows>);
   library.impl("groupwise_linear", groupwise::linear);
   library.impl("groupwise_linear.out", groupwise::linear_out);
   library.impl("groupwise_pack_rows", groupwise::pack_rows);
   library.impl("groupwise_read_rows", groupwise::read_rows);
-  library.impl("linear.out", linear_out);
+  library.impl("linear.out", linear_out<multiply_rows>);
+  library.impl("two_byte_linear", linear<multiply_two_bytes>);
+  library.impl("two_byte_linear.out", linear_out<multiply_two_bytes>);
   library.impl("attend", attend);
   library.impl("attend.out", attend_out);
   library.impl("rms_norm", rows::rms_norm);
