@@ -55,7 +55,6 @@ def test_rows_with_and_without_proposals_run_together():
 @pytest.mark.parametrize("is_recorded", [False, True])
 def test_recorded_steps_take_proposals_only_for_a_single_sequence(is_recorded, monkeypatch):
     monkeypatch.setattr(choose_runner, "should_record_pool", lambda model: is_recorded)
-    monkeypatch.setattr("glassformer.decoding.engine.should_record_pool", lambda model: is_recorded)
     engine = Engine(MODEL, end=END)
     config = GenerationConfig(max_new_tokens=24, suppress_tokens=(END,), prompt_lookup_num_tokens=4)
     requests = [engine.submit([5, 6, 7], replace(config, max_new_tokens=count)) for count in (12, 24)]
@@ -70,7 +69,6 @@ def test_recorded_steps_take_proposals_only_for_a_single_sequence(is_recorded, m
 
 def test_the_next_step_is_launched_before_the_tokens_are_read(monkeypatch):
     monkeypatch.setattr(choose_runner, "should_record_pool", lambda model: True)
-    monkeypatch.setattr("glassformer.decoding.engine.should_record_pool", lambda model: True)
     engine = Engine(MODEL, end=END)
     config = GenerationConfig(max_new_tokens=6, suppress_tokens=(END,))
     first = engine.submit([5, 6], config)

@@ -163,7 +163,7 @@ def test_a_verification_can_fill_a_row(replaying):
 
 
 def test_more_rows_than_a_cpu_replays_take_plain_steps(replaying, monkeypatch):
-    monkeypatch.setattr(pool_runner, "ROWS", (1, 2))
+    monkeypatch.setattr(pool_runner, "MAX_REPLAYED_ROWS", 2)
     with torch.inference_mode():
         start(replaying, TEXTS)
         replaying.step(torch.full((3, 1), 3))
@@ -175,13 +175,13 @@ def test_more_rows_than_a_cpu_replays_take_plain_steps(replaying, monkeypatch):
 def test_replaced_parameters_are_noticed(replaying):
     with torch.inference_mode():
         start(replaying, TEXTS[:1])
-        replaying.drop_outdated()
+        replaying.compute_with(replaying.model)
         replaying.step(torch.tensor([[3]]))
-        replaying.drop_outdated()
+        replaying.compute_with(replaying.model)
         assert replaying._recorded
         head = replaying.model.head.out_proj
         head.weight.data = torch.zeros_like(head.weight)
-        replaying.drop_outdated()
+        replaying.compute_with(replaying.model)
         assert torch.equal(replaying.step(torch.tensor([[4]]))[0], head.bias)
 
 

@@ -35,7 +35,7 @@ from glassformer.decoding.rules import Rules
 from glassformer.decoding.running_batch import RunningBatch
 from glassformer.decoding.text_stream import Decodes
 from glassformer.models import DecoderModel
-from glassformer.runtime.choose_runner import keep_pool, open_pool, should_record_pool
+from glassformer.runtime.choose_runner import keep_pool, open_pool, update_pool
 from glassformer.runtime.step_runner import TextModel, inference
 
 
@@ -170,7 +170,7 @@ class Engine:
             beam.steps.close()
         self._beams.clear()
         if self._reader is not None:
-            keep_pool(self._reader.batch.runner)
+            keep_pool(self.model, self._reader.batch.runner)
             self._reader = None
 
     def _step(self) -> None:
@@ -213,9 +213,7 @@ class Engine:
             except Exception as error:
                 request.fail(error)
         if n_started and self._reader is not None:  # not for each request, because it looks at every module
-            runner = self._reader.batch.runner
-            runner.is_recorded = should_record_pool(self.model)
-            runner.drop_outdated()
+            update_pool(self.model, self._reader.batch.runner)
 
     def _next_that_fits(self) -> EngineRequest | None:
         """Remove the first request from the queue and return it; None if there is none or no room for it."""

@@ -191,20 +191,16 @@ def open_pool(model: TextModel, *, max_rows: int, max_tokens: int) -> PoolRunner
     sizes = {"max_rows": min(max_rows, max_tokens), "max_tokens": max_tokens}
     with _POOLS_LOCK:
         kept = _POOLS.get(model)
-        if kept is not None and kept.pool.fits(model, **sizes, kernels=kernels):
-            return _POOLS.pop(model)
-    return PoolRunner(model, CachePool(model, **sizes, kernels=kernels), is_recorded=should_record_pool(model))
+        fits = kept is not None and kept.pool.fits(model, **sizes, kernels=kernels)
+        runner = _POOLS.pop(model) if fits else PoolRunner(model, CachePool(model, **sizes, kernels=kernels))
+    update_pool(model, runner)
+    return runner
 
 
-def keep_pool(runner: PoolRunner) -> None:
-    """Keep a runner that is no longer used for the next `open_pool` of its model, because of its recorded steps.
-
-    It replaces the one that was kept before. A large pool is not kept.
-    """
-    runner.pool.reset()
-    if runner.pool.nbytes <= Recording.MAX_BYTES:
-        with _POOLS_LOCK:
-            _POOLS[runner.model] = runner
+def update_pool(model: TextModel, runner: PoolRunner) -> None:
+    """Decide how the steps of a pool are computed, after parameters or hooks of its model may have changed."""
+    runner.is_recorded = should_record_pool(model)
+    runner.compute_with(_twin_of(model) or model)
 
 
 def should_record_pool(model: TextModel) -> bool:
@@ -214,8 +210,19 @@ def should_record_pool(model: TextModel) -> bool:
     """
     work = ExpectedWork(rows=1, capacity=1)
     execution = choose_execution(model, work)
-    can_replay = next(model.parameters()).is_cuda or _can_replay(model, work, execution.kernels)
-    return can_replay and execution.recordings is not None
+    can_record = next(model.parameters()).is_cuda or _can_replay(model, work, execution.kernels)
+    return can_record and execution.recordings is not None
+
+
+def keep_pool(model: TextModel, runner: PoolRunner) -> None:
+    """Keep a runner that is no longer used for the next `open_pool` of its model, because of its recorded steps.
+
+    It replaces the one that was kept before. A large pool is not kept.
+    """
+    runner.pool.reset()
+    if runner.pool.nbytes <= Recording.MAX_BYTES:
+        with _POOLS_LOCK:
+            _POOLS[model] = runner
 
 
 def _plain_runner(

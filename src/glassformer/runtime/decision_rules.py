@@ -151,8 +151,8 @@ STEP_RULES = (
     Rule("recorded", "a GPU", "a CUDA graph launches all kernels of a step at once", lambda s: s.device == "cuda"),
     Rule(
         "replayed",
-        "a CPU with C++ kernels, at most 32 texts, or 1,024 beams of all texts",
-        "Python, and moving the cache of beams, would take a large part of the time",
+        "a CPU with C++ kernels, up to 32 texts or 1,024 beams",
+        "Python would take much of the time",
         lambda s: s.device == "cpu" and s.can_replay,
     ),
     Rule(

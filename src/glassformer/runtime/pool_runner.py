@@ -60,12 +60,16 @@ class PoolRunner:
         """
         return self.is_recorded and not self.replays_from_cpp
 
-    def drop_outdated(self) -> None:
-        """Drop the recorded steps if parameters of the model were replaced or the number of threads has changed."""
-        addresses = addresses_of(self.model)
-        if addresses != self._addresses:
+    def compute_with(self, model: TextModel) -> None:
+        """Compute with this model from now on: the runner's own, or its packed twin.
+
+        Recorded steps are dropped if parameters were replaced or the number of threads has changed.
+        """
+        addresses = addresses_of(model)
+        if addresses != self._addresses or model is not self._model():
             self._recorded.clear()
             self._addresses = addresses
+        self._model = weakref.ref(model)
 
     def read(self, rows: Sequence[PoolRow], texts: Sequence[Sequence[int]]) -> Tensor:
         """Read more tokens into each row and return the logits (N, V) of the token after the last one.

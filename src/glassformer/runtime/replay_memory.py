@@ -59,7 +59,7 @@ class ReplayMemory:
             place = places.get(address_of(tensor))
             if place is not None:
                 offset = place // tensor.element_size() + tensor.storage_offset()
-                tensor.set_(storage, offset, tensor.shape, tensor.stride())  # type: ignore[call-overload]
+                tensor.set_(storage, offset, tensor.shape, tensor.stride())
         result.copy_(value)
 
 

@@ -61,7 +61,7 @@ class ReplayedRecording(Recording):
         return self.shape.rows // self.shape.memories if self.shape.memories else 1
 
     def first(self, rows: int, length: int) -> tuple[Tensor, KVCache, Tensor | None, Tensor | None]:
-        """Return the arguments of a step, each with its first rows and, of the encoder output, its first `length` tokens.
+        """Return the arguments of a step, with their first rows and the first `length` tokens of the encoder output.
 
         They share the memory of the whole ones.
         """
