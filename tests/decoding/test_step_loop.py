@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from decoding.search_cases import END
 from glassformer.decoding import GenerationConfig, generate
-from glassformer.decoding.step_loop import SequenceState, TokenChooser, add_tokens
+from glassformer.decoding.step_loop import SequenceState, TokenChooser, add_tokens, close_gaps
 from glassformer.models import build_model, preset
 from oracle import random_model
 
@@ -96,3 +96,10 @@ def test_steps_run_ahead_only_where_no_rule_reads_the_tokens(settings, is_greedy
     choose = chooser(sequence(**settings))
     assert choose.is_greedy == is_greedy
     assert choose.needs_tokens == needs_tokens
+
+
+def test_rows_from_the_end_take_the_places_of_those_that_ended():
+    assert close_gaps([True, True, True]) == [0, 1, 2]
+    assert close_gaps([True, False, True, False, True, True]) == [0, 4, 2, 5]
+    assert close_gaps([True, True, False]) == [0, 1]
+    assert close_gaps([False, False]) == []

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from glassformer.models import preset
 from glassformer.nn import KVCache
+from glassformer.nn.cache import find_moved
 from oracle import random_model
 
 
@@ -116,3 +117,16 @@ def test_more_copies_than_rows_are_refused():
     cache = small_cache(batch_size=3)
     with pytest.raises(ValueError, match="2 rows with 2 copies each: expected at most the cache's 3"):
         cache.repeat_rows(cache.first_rows(2), 2)
+
+
+def test_few_moved_rows_are_copied_in_place_unless_one_of_them_is_also_read():
+    assert find_moved(torch.tensor([0, 5, 2, 3])).tolist() == [1]
+    assert find_moved(torch.tensor([0, 1, 2])).tolist() == []
+    assert find_moved(torch.tensor([0, 2, 1, 3])) is None  # each would overwrite the other
+    assert find_moved(torch.tensor([4, 5, 6, 3])) is None  # as many as a copy of all
+    cache = KVCache(n_layers=1, batch_size=4, capacity=3, n_kv_heads=1, head_dim=2)
+    keys, before = cache.keys[0], cache.keys[0].normal_().clone()
+    cache.length = 2
+    cache.reorder(torch.tensor([0, 3]))
+    assert cache.keys[0].data_ptr() == keys.data_ptr()
+    assert torch.equal(cache.keys[0][:, :, :2], before[[0, 3], :, :2])

@@ -14,8 +14,8 @@ from glassformer.runtime.recorded_steps import (
     MAX_RECORDINGS,
     ROW_STEPS,
     RecordedStepRunner,
+    Recording,
     Shape,
-    _round_up,
 )
 from recording import BEGIN, DECODERS, END, FORGETFUL, PAIR, SEARCHES, assert_same, make, recordings_of
 
@@ -93,7 +93,7 @@ def test_the_number_of_recordings_is_limited():
 
 @given(rows=st.integers(1, 300), copies=st.integers(1, 5), capacity=st.integers(1, 96), length=st.integers(1, 200))
 def test_rounded_shapes_hold_the_requested_rows_and_tokens(rows, copies, capacity, length):
-    roomy = _round_up(Shape(rows * copies, capacity, rows, length), max_len=96)
+    roomy = Recording.round_up(Shape(rows * copies, capacity, rows, length), max_len=96)
     assert roomy.rows >= rows * copies
     assert roomy.rows == roomy.memories * copies
     assert capacity <= roomy.capacity <= 96

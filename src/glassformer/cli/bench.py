@@ -56,7 +56,7 @@ def bench(
         quantize: Measure Glassformer with 8-bit (int8) or 4-bit (int4) weights alone, or without quantization (none).
             auto measures float and 8-bit weights on a CPU, and nothing quantized on a GPU or with a --dtype.
         batch_tokens: The most tokens of a batch of Glassformer, as in run. If the texts have more tokens, they are
-            divided into several batches. (default: 4096; for requests as many as the texts have)
+            divided into several batches. (default: as for run; for requests as many as the texts have)
         compiled: Also measure Glassformer's compiled step, which takes half a minute or more to compile for each shape.
         only: Measure only the engines whose names contain one of these texts, such as "glassformer" or "HF, bfloat16".
         out: Also write the measurements to this new JSON file, with the command, the machine and the date.

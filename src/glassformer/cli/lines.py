@@ -21,6 +21,8 @@ from glassformer.data.readers.text_files import BYTE_ORDER_MARK, Line, decode_li
 
 CHUNK = 1000
 """Number of lines that are answered at a time, so that output appears early and memory use does not grow."""
+FILE_CHUNK = 4000
+"""The same for answers that go to a file: more lines of similar length are found among more lines."""
 READ_BYTES = 1 << 16
 """The most bytes that are read from a pipe at a time."""
 PAUSE_SECONDS = 0.01

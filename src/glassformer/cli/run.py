@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from glassformer.cli.flag_parser import UsageError
-from glassformer.cli.lines import CHUNK, check_files, check_stdin, run_lines
+from glassformer.cli.lines import CHUNK, FILE_CHUNK, check_files, check_stdin, run_lines
 from glassformer.cli.run_options import (
     AnswerOptions,
     ComputeOptions,
@@ -115,6 +115,7 @@ def _use(model: Any, given: Given, lines: LineOptions, answers: AnswerOptions, d
     from glassformer.pipelines.generator import Generator, said
     from glassformer.pipelines.pipeline import LineRequest, Pipeline
 
+    size = CHUNK if lines.output is None else FILE_CHUNK
     to_answers = partial(
         run_lines,
         on_bad=lines.on_bad,
@@ -122,7 +123,7 @@ def _use(model: Any, given: Given, lines: LineOptions, answers: AnswerOptions, d
         output=lines.output,
         as_json=answers.json,
         quiet=lines.quiet,
-        size=DECODER_CHUNK if isinstance(model, Generator) and model.batch_tokens is None else CHUNK,
+        size=DECODER_CHUNK if isinstance(model, Generator) and model.batch_tokens is None else size,
     )
     if not isinstance(model, Pipeline):
         to_answers(model.run)

@@ -64,7 +64,8 @@ class ComputeOptions:
     """Threads to compute with on a CPU; 0 is one per core."""
     batch_tokens: int | None = None
     """The most tokens of a batch, padding included, counted once per beam or sample. More are faster on large machines
-    and take more memory. (default: 4096 where texts are written, 8192 where they are only read)"""
+    and take more memory. (default: 16384 on a GPU; on a CPU 4096 where texts are written, 8192 where they are only
+    read)"""
 
     def load(self, path: Path | str, **options: Any) -> Any:
         """Load the pipeline of a model with these options."""

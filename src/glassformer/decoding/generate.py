@@ -120,10 +120,12 @@ def _by_sampling(
 ) -> list[list[GeneratedText]]:
     copies = config.num_return_sequences
     with open_batch(model, batch, config, begin, copies) as (runner, given, mask, max_new):
-        rows = sequences_of(model, batch, config, begin, max_new, with_log_probs=with_log_probs, tokenizer=tokenizer)
+        # Without stop strings nobody reads a text before its end, and decoding token by token costs as much as a step.
+        early = tokenizer if config.stop_strings else None
+        rows = sequences_of(model, batch, config, begin, max_new, with_log_probs=with_log_probs, tokenizer=early)
         for _ in run_sequences(runner, rows, given, mask, end=end):
             pass
-    texts = [generated_text_of(row) for row in rows]
+    texts = [generated_text_of(row, tokenizer) for row in rows]
     return [texts[start : start + copies] for start in range(0, len(texts), copies)]
 
 

@@ -228,13 +228,20 @@ def run_sequences(
         chosen = chooser.finish()
         yield _choices(live, chosen)
         tokens = chooser.tokens[:, None]
-        staying = [index for index, row in enumerate(live) if row.reason is None]
+        staying = close_gaps([row.reason is None for row in live])
         if len(staying) < len(live):
             live, chooser = [live[index] for index in staying], None
             if live:
                 runner.keep(staying)
                 tokens = tokens[staying]
                 ahead = None if ahead is None else ahead[staying]
+
+
+def close_gaps(stays: Sequence[bool]) -> list[int]:
+    """Return the rows that stay, so that few of them move: rows from the end take the places of those that do not."""
+    count = sum(stays)
+    last = (index for index in range(count, len(stays)) if stays[index])
+    return [index if stays[index] else next(last) for index in range(count)]
 
 
 def _choices(rows: Sequence[SequenceState], tokens: Sequence[int]) -> list[Choice]:

@@ -185,6 +185,10 @@ class KVCache:
         if memory_rows is None and self.memory_rows == self.batch_size:
             memory_rows = rows
         n = len(rows)
+        moved = find_moved(rows) if memory_rows is rows and not rows.is_cuda else None  # a GPU would be waited for
+        if moved is not None:
+            self._move_few(moved, rows[moved], n)
+            return
         for name in ("keys", "values"):
             store = getattr(self, name)
             spare = self._spare.pop(name, None)
@@ -197,6 +201,17 @@ class KVCache:
             self.memory_keys = [layer.index_select(0, memory_rows) for layer in self.memory_keys]
             self.memory_values = [layer.index_select(0, memory_rows) for layer in self.memory_values]
         self.real[:n] = self.real.index_select(0, rows)
+        self.real = self.real[:n]
+
+    def _move_few(self, to: Tensor, origin: Tensor, n: int) -> None:
+        """Copy sequence `origin[i]` to `to[i]` in place, for every i, and keep the first `n` sequences."""
+        for name in ("keys", "values", "memory_keys", "memory_values"):
+            store = getattr(self, name)
+            length = self.memory_length if name.startswith("memory") else self.length
+            for layer in store:
+                layer[to, :, :length] = layer[origin, :, :length]
+            setattr(self, name, [layer[:n] for layer in store])
+        self.real[to] = self.real[origin]
         self.real = self.real[:n]
 
     def first_rows(self, count: int) -> "KVCache":
@@ -236,6 +251,13 @@ class KVCache:
             raise ValueError(f"length={length}: expected 0 to {self.length}, the tokens held")
         self.length = length
         self.memory_is_ready = self.memory_is_ready and length > 0
+
+
+def find_moved(rows: Tensor) -> Tensor | None:
+    """Return the indices i with rows[i] != i; None if they are many, or if one of them is also read."""
+    moved = (rows != torch.arange(len(rows))).nonzero()[:, 0]
+    is_simple = 2 * len(moved) <= len(rows) and not torch.isin(rows[moved], moved).any()
+    return moved if is_simple else None
 
 
 @dataclass(frozen=True)

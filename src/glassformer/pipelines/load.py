@@ -17,6 +17,7 @@ from glassformer.decoding import GenerationConfig
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel
 from glassformer.pipelines.embedder import Embedder, as_embedder, longest_text, with_pooling
 from glassformer.pipelines.generator import Generator
+from glassformer.pipelines.pipeline import GPU_BATCH_TOKENS
 from glassformer.pipelines.pipeline_registry import pipeline_named, read_about
 from glassformer.pipelines.seq2seq_pipeline import GENERATION, check_cost
 from glassformer.pipelines.text_to_text import TextToText
@@ -58,8 +59,8 @@ def load(
             "int4" computes with 4-bit weights: half the memory of int8, and less exact.
         compile: "on" compiles the decoding steps of a model that generates text. That takes half a minute or more for
             each batch shape, and pays off if many texts follow. "auto" does not compile.
-        batch_tokens: The most tokens of a batch, padding included; None is 4096 where texts are written, and 8192 where
-            they are only read. More tokens are faster on large machines and take more memory.
+        batch_tokens: The most tokens of a batch, padding included; None is 16384 on a GPU, and on a CPU 4096 where
+            texts are written and 8192 where they are only read. More are faster on large machines and take more memory.
         truncate: Cut inputs that are longer than the model's limit, and count them in the pipeline's `n_truncated`. By
             default a model that writes text raises a ValueError, and an encoder cuts them and logs a warning.
         allow_pickle: Also read weights from pytorch_model.bin, with a reader that accepts only tensors.
@@ -86,7 +87,8 @@ def load(
         if not isinstance(pipeline.model, DecoderModel | EncoderDecoderModel):
             raise ValueError(f"compile='on': {path} holds an encoder, which makes no decoding steps: expected 'auto'")
         compile_steps(pipeline.model)
-    pipeline.batch_tokens, pipeline.truncate = batch_tokens, truncate
+    on_gpu = GPU_BATCH_TOKENS if prepared.device.type == "cuda" else None
+    pipeline.batch_tokens, pipeline.truncate = batch_tokens or on_gpu, truncate
     loaded: Loaded = pipeline
     return loaded
 

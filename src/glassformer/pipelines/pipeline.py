@@ -24,6 +24,8 @@ ManyInputs = ManyTexts | Sequence[Input] | list[str | Input] | list[Pair]
 T = TypeVar("T")
 WRITING_BATCH_TOKENS, READING_BATCH_TOKENS = 4096, 8192
 """Default of `Pipeline.batch_tokens` where texts are written, and where they are only read."""
+GPU_BATCH_TOKENS = 16_384
+"""The default of `load` on a GPU: with 4096, a beam of 4 divides 128 sentences into four batches."""
 
 
 def each_text(texts: object, answer: Callable[[list[str]], list[T]], name: str = "texts") -> T | list[T]:

@@ -83,5 +83,5 @@ class TextToText(Pipeline):
     def _read(self, texts: list[str]) -> list[list[int]]:
         """Tokenize source texts. A text that is cut keeps its last token, which marks the end."""
         limit = self.model.config.max_len
-        sources = [self.source_tokenizer.encode(text) for text in texts]
+        sources = self.source_tokenizer.encode_batch(texts)
         return self.fit_inputs(sources, limit, lambda tokens: [*tokens[: (limit or 1) - 1], tokens[-1]])

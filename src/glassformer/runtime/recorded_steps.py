@@ -98,6 +98,29 @@ class Recording:
         self._step = self.record(self.score)
         self._first_step = self.record(steps.first_step(*state, self.source))
 
+    @classmethod
+    def round_up(cls, shape: Shape, max_len: int | None) -> Shape:
+        """Return the shape rounded up, so that one recording serves many batches of similar size."""
+
+        def longer(length: int) -> int:
+            room = cls.round_length(length)
+            return room if max_len is None else max(min(room, max_len), length)
+
+        copies = shape.rows // shape.memories if shape.memories else 1
+        groups = cls.round_rows(shape.rows // copies)
+        memories = groups if shape.memories else 0
+        return Shape(groups * copies, longer(shape.capacity), memories, longer(shape.memory_length))
+
+    @staticmethod
+    def round_rows(count: int) -> int:
+        """Return a number of texts rounded up."""
+        return next((step for step in ROW_STEPS if step >= count), -(-count // 64) * 64)
+
+    @staticmethod
+    def round_length(length: int) -> int:
+        """Return a number of tokens rounded up."""
+        return -(-length // TOKEN_STEP) * TOKEN_STEP
+
     def record(self, compute: Callable[[], Tensor], *buffers: Tensor) -> Callable[[], Tensor]:
         """Return `compute` as a CUDA graph on a GPU, and unchanged elsewhere.
 
@@ -248,7 +271,7 @@ class Recordings:
     def should_read(self, sources: Tensor) -> bool:
         """Return whether a recording should encode the sources (B, S): on a GPU, or if compiled and they are short."""
         batch, length = sources.shape
-        roomy = _round_up(Shape(batch, 1, batch, length), None)
+        roomy = self._kind.round_up(Shape(batch, 1, batch, length), None)
         return sources.is_cuda or (self._steps.are_compiled and roomy.memories * roomy.memory_length <= FEW_TOKENS)
 
     @contextmanager
@@ -263,7 +286,7 @@ class Recordings:
     def _take(self, shape: Shape, kernels: KernelSet) -> Recording:
         model = self._model()
         assert model is not None
-        roomy, addresses = _round_up(shape, model.config.max_len), addresses_of(model)
+        roomy, addresses = self._kind.round_up(shape, model.config.max_len), addresses_of(model)
         with self._lock:
             # Replaced parameters have other addresses, so recordings of the old ones are dropped.
             self._free = [recording for recording in self._free if recording.addresses == addresses]
@@ -286,25 +309,6 @@ def addresses_of(model: TextModel) -> tuple[int, ...]:
     """Return the number of threads and the addresses of all parameters. If they change, recordings are dropped."""
     found = (parameter for module in modules_of(model) for parameter in module._parameters.values())
     return torch.get_num_threads(), *(parameter.data_ptr() for parameter in found if parameter is not None)
-
-
-def _round_up(shape: Shape, max_len: int | None) -> Shape:
-    """Return the shape rounded up, so that one recording serves many batches of similar size."""
-    copies = shape.rows // shape.memories if shape.memories else 1
-    groups = shape.rows // copies
-    groups = next((step for step in ROW_STEPS if step >= groups), -(-groups // 64) * 64)
-    capacity = -(-shape.capacity // TOKEN_STEP) * TOKEN_STEP
-    return Shape(
-        rows=groups * copies,
-        capacity=_within(capacity, max_len, shape.capacity),
-        memories=groups if shape.memories else 0,
-        memory_length=_within(-(-shape.memory_length // TOKEN_STEP) * TOKEN_STEP, max_len, shape.memory_length),
-    )
-
-
-def _within(room: int, limit: int | None, least: int) -> int:
-    """Return the rounded-up size `room`, or the model's `limit` if that is lower, but at least the size `least`."""
-    return room if limit is None else max(min(room, limit), least)
 
 
 class RecordedStepRunner(StepRunner):

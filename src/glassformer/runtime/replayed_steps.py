@@ -13,11 +13,40 @@ from typing_extensions import override
 
 from glassformer.nn import KVCache
 from glassformer.runtime.cpu_graphs import CpuGraph
-from glassformer.runtime.recorded_steps import RecordedStepRunner, Recording
+from glassformer.runtime.recorded_steps import TOKEN_STEP, RecordedStepRunner, Recording
 from glassformer.runtime.replay_memory import ReplayMemory
 from glassformer.runtime.step_runner import StepRunner
 
-ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512)
+ROWS = (
+    1,
+    2,
+    4,
+    6,
+    8,
+    12,
+    16,
+    20,
+    24,
+    28,
+    32,
+    40,
+    48,
+    56,
+    64,
+    72,
+    80,
+    96,
+    112,
+    128,
+    160,
+    192,
+    224,
+    256,
+    320,
+    384,
+    448,
+    512,
+)
 """Steps are recorded for these numbers of texts, so that a shrinking batch does not need a recording for each."""
 MAX_REPLAYED_ROWS, MAX_REPLAYED_BEAMS = 32, 1024
 """Steps of more rows are not replayed, because a CPU spends most of their time in matrix products. For beams replaying
@@ -27,7 +56,18 @@ pays longer: their rows move at each step, and a recording moves only those that
 class ReplayedRecording(Recording):
     """The cache and the other buffers of a batch on a CPU, and its steps by number of rows."""
 
-    MAX_BYTES = 1 << 29
+    MAX_BYTES = 1 << 30
+
+    @staticmethod
+    @override
+    def round_rows(count: int) -> int:
+        """Return the next power of two: a recording is slow to make, and steps compute only the rows in use."""
+        return 1 << (count - 1).bit_length()
+
+    @staticmethod
+    @override
+    def round_length(length: int) -> int:
+        return max(TOKEN_STEP, 1 << (length - 1).bit_length()) if length else 0
 
     def __init__(self, *args: Any):
         super().__init__(*args)
