@@ -17,36 +17,7 @@ from glassformer.runtime.recorded_steps import TOKEN_STEP, RecordedStepRunner, R
 from glassformer.runtime.replay_memory import ReplayMemory
 from glassformer.runtime.step_runner import StepRunner
 
-ROWS = (
-    1,
-    2,
-    4,
-    6,
-    8,
-    12,
-    16,
-    20,
-    24,
-    28,
-    32,
-    40,
-    48,
-    56,
-    64,
-    72,
-    80,
-    96,
-    112,
-    128,
-    160,
-    192,
-    224,
-    256,
-    320,
-    384,
-    448,
-    512,
-)
+ROWS = (1, 2, 3, 4, 6, 8, 12, *range(16, 32, 4), *range(32, 80, 8), *range(80, 128, 16), *range(128, 513, 32))
 """Steps are recorded for these numbers of texts, so that a shrinking batch does not need a recording for each."""
 MAX_REPLAYED_ROWS, MAX_REPLAYED_BEAMS = 32, 1024
 """Steps of more rows are not replayed, because a CPU spends most of their time in matrix products. For beams replaying
