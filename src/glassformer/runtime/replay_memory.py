@@ -8,16 +8,25 @@ time.
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from glassformer.runtime.cpu_graphs import Call
-
 ALIGNMENT = 64
 """Every tensor begins at a multiple of this many bytes, as torch's own allocations do."""
+
+
+class Repeated(Protocol):
+    """A recorded call of a torch operation."""
+
+    @property
+    def read(self) -> list[Tensor]:
+        """The tensors among the arguments."""
+
+    @property
+    def results(self) -> list[Tensor]:
+        """The tensors that the operation returned."""
 
 
 class Lifetime(NamedTuple):
@@ -41,7 +50,7 @@ class ReplayMemory:
         return self._block.nbytes
 
     @torch.inference_mode()
-    def place(self, calls: "Sequence[Call]", kept: "Sequence[Call]", result: Tensor) -> None:
+    def place(self, calls: Sequence[Repeated], kept: Sequence[Repeated], result: Tensor) -> None:
         """Move the tensors that the `kept` calls make into this memory. `result` is needed after the last call.
 
         `calls` are all recorded calls, those that are not repeated included. A tensor stays where it is if somebody
@@ -68,7 +77,7 @@ def address_of(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def find_lifetimes(calls: "Sequence[Call]", result: Tensor) -> dict[int, Lifetime]:
+def find_lifetimes(calls: Sequence[Repeated], result: Tensor) -> dict[int, Lifetime]:
     """Return the lifetime of each tensor that the calls make, by the address of its memory.
 
     Memory that a call reads before any call has made it belongs to somebody else.
@@ -113,7 +122,7 @@ def choose_places(lifetimes: dict[int, Lifetime]) -> tuple[dict[int, int], int]:
     return places, size
 
 
-def _held_elsewhere(calls: "Sequence[Call]", result: Tensor) -> set[int]:
+def _held_elsewhere(calls: Sequence[Repeated], result: Tensor) -> set[int]:
     """Return the addresses of memory whose tensors are also held outside the recording.
 
     CPython counts the references to an object: those of the recorded calls are known, and any other is somebody else's.
