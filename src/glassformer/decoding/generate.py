@@ -120,7 +120,7 @@ def _by_sampling(
 ) -> list[list[GeneratedText]]:
     copies = config.num_return_sequences
     with open_batch(model, batch, config, begin, copies) as (runner, given, mask, max_new):
-        # Without stop strings nobody reads a text before its end, and decoding token by token costs as much as a step.
+        # Without stop strings a text is read only at its end, and decoding token by token costs as much as a step.
         early = tokenizer if config.stop_strings else None
         rows = sequences_of(model, batch, config, begin, max_new, with_log_probs=with_log_probs, tokenizer=early)
         for _ in run_sequences(runner, rows, given, mask, end=end):

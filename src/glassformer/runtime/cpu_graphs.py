@@ -26,7 +26,7 @@ class CpuGraph:
 
     The step must read and write the same tensors on every call, and its Python code must not depend on their values.
     The C++ kernels must be loaded. Results are those of the plain step, up to rounding. Several steps may share one
-    `memory` for what they compute, if the result of one is no longer needed when another runs.
+    `memory` for their intermediate results, if the result of one is no longer needed when another runs.
     """
 
     def __init__(self, compute: Callable[[], Tensor], memory: ReplayMemory | None = None):

@@ -53,8 +53,8 @@ class ReplayMemory:
     def place(self, calls: Sequence[Repeated], kept: Sequence[Repeated], result: Tensor) -> None:
         """Move the tensors that the `kept` calls make into this memory. `result` is needed after the last call.
 
-        `calls` are all recorded calls, those that are not repeated included. A tensor stays where it is if somebody
-        else holds it, too, such as a table that a model makes on its first forward.
+        `calls` are all recorded calls, including those that are not repeated. A tensor that is also held outside the
+        recording stays where it is, such as a table that a model makes on its first forward.
         """
         lifetimes = find_lifetimes(kept, result)
         for address in _held_elsewhere(calls, result):
@@ -80,7 +80,7 @@ def address_of(tensor: Tensor) -> int:
 def find_lifetimes(calls: Sequence[Repeated], result: Tensor) -> dict[int, Lifetime]:
     """Return the lifetime of each tensor that the calls make, by the address of its memory.
 
-    Memory that a call reads before any call has made it belongs to somebody else.
+    Memory that a call reads before any call has made it belongs to the model or the caller.
     """
     lifetimes: dict[int, Lifetime] = {}
     foreign: set[int] = {0}
@@ -125,7 +125,7 @@ def choose_places(lifetimes: dict[int, Lifetime]) -> tuple[dict[int, int], int]:
 def _held_elsewhere(calls: Sequence[Repeated], result: Tensor) -> set[int]:
     """Return the addresses of memory whose tensors are also held outside the recording.
 
-    CPython counts the references to an object: those of the recorded calls are known, and any other is somebody else's.
+    CPython counts the references to an object. Those of the recorded calls are known; any other is held elsewhere.
     """
     tensors = {id(tensor): tensor for call in calls for tensor in (*call.read, *call.results)}
     known = Counter(id(tensor) for call in calls for tensor in (*call.read, *call.results))
