@@ -5,6 +5,8 @@ name differently, the class here accepts both uses. `document_000.py` to `docume
 that have each document's exact signatures.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -115,7 +117,17 @@ class MultiHeadAttention(OurMultiHeadAttention):
         return Mask(allowed=document_mask("mask", mask, (len(q), self.n_heads, q.shape[2], k.shape[2])))
 
 
-class FeedForward(OurFeedForward):
+class DocumentFeedForward(OurFeedForward):
+    """Base class of the documents' feed-forward networks, whose `forward` takes x only."""
+
+    takes_kernels = False
+
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        """Apply the network to every token of x (B, T, C) and return the same shape."""
+        return super().forward(x)
+
+
+class FeedForward(DocumentFeedForward):
     """The feed-forward network of tutorial documents 000 and 001: linear, ReLU, dropout, linear."""
 
     def __init__(self, d_model: int, d_ff: int = 2048, dropout: float = 0.1):
@@ -126,7 +138,7 @@ class FeedForwardBlock(FeedForward):
     """Tutorial document 002's feed-forward network, identical to `FeedForward`: linear, ReLU, dropout, linear."""
 
 
-class PositionWiseFeedForward(OurFeedForward):
+class PositionWiseFeedForward(DocumentFeedForward):
     """Tutorial document 003's feed-forward network: linear, GELU, dropout, linear."""
 
     def __init__(self, d_model: int, d_ff: int, dropout: float = 0.1):
@@ -145,6 +157,12 @@ class ResidualConnection(Sublayer):
 
     def __init__(self, d_model: int, dropout: float = 0.1):
         super().__init__(LayerNormalization(d_model), placement="pre", dropout=dropout)
+
+    takes_kernels = False
+
+    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:  # type: ignore[override]
+        """Apply the function `sublayer` to x (B, T, C) inside the residual connection and return the same shape."""
+        return super().forward(x, sublayer)
 
 
 class ProjectionLayer(nn.Module):

@@ -4,7 +4,7 @@ It is one of the five tutorial documents that this project implements (`docs/doc
 """
 # ruff: noqa: N803  # Q, K and V are the document's argument names
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,7 +20,6 @@ from glassformer.documents.blocks import (
 )
 from glassformer.documents.models import BERTModel, GPTModel, T5Model
 from glassformer.documents.styles import MODERN
-from glassformer.kernels.kernel_set import KernelSet
 from glassformer.nn import attention_weights as weights_of
 from glassformer.nn.dropout import drop
 from glassformer.nn.multi_head_attention import merge_heads, split_heads
@@ -97,10 +96,6 @@ class MultiHeadAttention(blocks.MultiHeadAttention):
 
 class ResidualConnection(blocks.ResidualConnection):
     """Tutorial document 003's pre-norm residual connection: x + dropout(sublayer(norm(x)))."""
-
-    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor], kernels: KernelSet | None = None) -> Tensor:
-        """Apply the function `sublayer` to x (B, T, C) inside the residual connection and return the same shape."""
-        return super().forward(x, sublayer, kernels)
 
 
 class EncoderBlock(blocks.EncoderBlock):

@@ -18,6 +18,9 @@ class FeedForward(nn.Module):
     With `gated` it is down(act(gate(x)) * up(x)) (Shazeer 2020): SwiGLU if the activation is "silu".
     """
 
+    takes_kernels = True
+    """Whether `forward` has the parameter `kernels`. Classes with the signature of a document have none."""
+
     def __init__(
         self,
         d_model: int,

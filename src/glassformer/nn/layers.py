@@ -36,6 +36,9 @@ class Sublayer(nn.Module):
     residual sums (Xiong et al. 2020).
     """
 
+    takes_kernels = True
+    """Whether `forward` has the parameter `kernels`. Classes with the signature of a document have none."""
+
     def __init__(self, norm: nn.Module, *, placement: NormPlacement, dropout: float = 0.0):
         super().__init__()
         if placement not in ("pre", "post"):
@@ -121,12 +124,16 @@ class Layer(nn.Module):
             return self.cross_attn(y, memory, mask=memory_mask, cache=cross_cache)
 
         def ffn(y: Tensor) -> Tensor:
-            return self.ffn(y, kernels)
+            return self.ffn(y, kernels) if self.ffn.takes_kernels else self.ffn(y)
 
-        x = self.self_attn_sublayer(x, self_attn, kernels)
+        def add(sublayer: Sublayer, y: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
+            found: Tensor = sublayer(y, f, kernels) if sublayer.takes_kernels else sublayer(y, f)
+            return found
+
+        x = add(self.self_attn_sublayer, x, self_attn)
         if self.cross_attn_sublayer is not None:
-            x = self.cross_attn_sublayer(x, cross_attn, kernels)
-        return self.ffn_sublayer(x, ffn, kernels)
+            x = add(self.cross_attn_sublayer, x, cross_attn)
+        return add(self.ffn_sublayer, x, ffn)
 
     def _check_memory(self, memory: Tensor | None) -> None:
         if memory is None and self.cross_attn is not None:
