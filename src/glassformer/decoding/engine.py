@@ -216,7 +216,7 @@ class Engine:
             update_pool(self.model, self._reader.batch.runner)
 
     def _next_that_fits(self) -> EngineRequest | None:
-        """Remove the first request from the queue and return it; None if there is none or no room for it."""
+        """Remove the first request from the queue and return it; None if there is none or it does not fit."""
         with self._lock:
             has_room = bool(self._waiting) and self._make_room(self._waiting[0])
             return self._waiting.popleft() if has_room else None

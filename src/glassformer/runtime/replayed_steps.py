@@ -1,4 +1,4 @@
-"""Decoding steps of few rows on a CPU, replayed from C++ (`cpu_graphs.py`).
+"""Decoding steps of few texts, or of beams, on a CPU, replayed from C++ (`cpu_graphs.py`).
 
 The batch shrinks when a text ends, so there is one recorded step for each number of rows, or a little more. All of them
 use the first rows of one cache. `runtime/choose_runner.py` decides when this pays.
