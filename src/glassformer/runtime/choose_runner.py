@@ -43,6 +43,7 @@ CompileChoice = Literal["auto", "on", "off"]
 """Whether decoding steps are compiled. "auto" is "off": compiling takes half a minute or more per batch shape."""
 _RECORDINGS: "weakref.WeakKeyDictionary[TextModel, Recordings]" = weakref.WeakKeyDictionary()
 _REPLAYED: "weakref.WeakKeyDictionary[TextModel, Recordings]" = weakref.WeakKeyDictionary()
+_REPLAYED_LOCK = threading.Lock()
 _TWINS: "weakref.WeakKeyDictionary[TextModel, tuple[tuple[int, ...], TextModel]]" = weakref.WeakKeyDictionary()
 """The packed twins of models, with the addresses of the parameters that they share."""
 _POOLS: "weakref.WeakKeyDictionary[TextModel, PoolRunner]" = weakref.WeakKeyDictionary()
@@ -91,9 +92,10 @@ def choose_execution(model: TextModel, work: ExpectedWork) -> Execution:
     if steps == "plain":
         return Execution(kernels, None)
     if steps == "replayed":
-        if model not in _REPLAYED:
-            _REPLAYED[model] = Recordings(model, kind=ReplayedRecording)
-        return Execution(kernels, _REPLAYED[model])
+        with _REPLAYED_LOCK:
+            if model not in _REPLAYED:
+                _REPLAYED[model] = Recordings(model, kind=ReplayedRecording)
+            return Execution(kernels, _REPLAYED[model])
     twin = _twin_of(model)
     recordings = _RECORDINGS.get(model)
     if recordings is None or not recordings.is_for(twin or model):
