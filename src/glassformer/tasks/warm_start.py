@@ -1,4 +1,4 @@
-"""Load the weights and the tokenizer of the trained model that `--from` names, to start training from them."""
+"""Load the weights and the tokenizer of the trained model that `--from` or `--grow-from` names, to start from them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
