@@ -22,7 +22,7 @@ SMALL_SHARE = 0.4
 """Fraction of the arithmetic that the small model is trained with before it grows."""
 LARGE: dict[str, dict[str, Any]] = {
     "multi30k": {"n_encoder_layers": 2, "n_decoder_layers": 2, "d_ff": 512},
-    "shakespeare": {"n_decoder_layers": 6, "d_model": 256, "n_heads": 8, "d_ff": 512, "init_std": 0.0625},
+    "shakespeare": {"n_decoder_layers": 6, "d_ff": 512},
 }
 """The options of the full size, for each corpus; the small model has those of the recipe."""
 VARIANTS = ("plain", "ramp", "large", "grown")

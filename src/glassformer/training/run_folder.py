@@ -151,8 +151,8 @@ class RunFolder:
 
         Settings in `FREE` may differ, because they do not affect the weights. Any other difference raises
         RunMismatchError. With `accept_changes` (`--continue`) it is recorded instead; only another task, another
-        starting model (`--from`, `--grow-from`) or another value of a setting in `FIXED`, on which the shapes of the weights depend,
-        still raises.
+        starting model (`--from`, `--grow-from`) or another value of a setting in `FIXED`, on which the shapes of the
+        weights depend, still raises.
         """
         self.task, self.config = task, json.loads(json.dumps(asdict(config), default=str))
         self.inputs = dict(inputs)

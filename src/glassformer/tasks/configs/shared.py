@@ -202,3 +202,8 @@ class TaskConfig(Checked):
     def base_model(self) -> Path | None:
         """The trained model whose weights and tokenizer the training starts with: of `start_from` or `grow_from`."""
         return self.start_from if self.grow_from is None else self.grow_from
+
+    @property
+    def base_flag(self) -> str:
+        """The option that names `base_model`, for error messages."""
+        return "--from" if self.grow_from is None else "--grow-from"
