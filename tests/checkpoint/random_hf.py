@@ -112,10 +112,10 @@ def _distilbert(choose: random.Random) -> tuple[str, dict[str, Any], list[str], 
         "tie_word_embeddings": choose.random() < 0.5,
         "layer_norm_eps": choose.choice([1e-5, 1e-2]),  # which HF's model does not read
         "pad_token_id": PAD,
+        "sinusoidal_pos_embds": choose.random() < 0.5,
     }
     heads = ["Model", "ForMaskedLM", "ForTokenClassification", "ForQuestionAnswering"]
     odd: Odd = [
-        ({"sinusoidal_pos_embds": True}, "sinusoidal_pos_embds=True"),
         ({"head": "ForSequenceClassification"}, "ForSequenceClassification"),
         ({"activation": "mish"}, "activation='mish'"),
     ]

@@ -189,7 +189,6 @@ def read_config(variant: BertVariant, values: Mapping[str, Any], names: frozense
         require(values, key, allowed)
     for key in ("num_hidden_groups", "inner_group_num"):
         require(values, key, 1)
-    require(values, "sinusoidal_pos_embds", False)
     kind = variant.model_type
     width = read_int(values, "hidden_size", "dim")
     # RoBERTa's position ids start after `pad_token_id`.
