@@ -149,12 +149,32 @@ def _gpt2(choose: random.Random) -> tuple[str, dict[str, Any], list[str], Odd]:
     return "GPT2", settings, ["LMHeadModel", "LMHeadModel", "Model"], odd
 
 
+def rope(choose: random.Random, n_features: int, length: int) -> dict[str, Any]:
+    """Return random rotary parameters for heads with this many rotated features. Texts of 8 tokens fit all of them."""
+    kind = choose.choice(["default", "default", "linear", "dynamic", "llama3", "yarn", "longrope"])
+    found: dict[str, Any] = {"rope_type": kind, "rope_theta": choose.choice([100.0, 10000.0, 5e5])}
+    if kind != "default":
+        found["factor"] = choose.choice([1.5, 4.0])
+    if kind in ("llama3", "yarn", "longrope"):
+        found["original_max_position_embeddings"] = choose.choice([10, length])
+    if kind == "llama3":
+        found |= {"low_freq_factor": choose.choice([0.1, 1.0]), "high_freq_factor": choose.choice([2.0, 4.0])}
+    if kind == "yarn":
+        more = [{}, {"beta_fast": 3.0, "beta_slow": 0.5}, {"attention_factor": 0.8}, {"mscale": 0.7}]
+        found |= choose.choice([*more, {"mscale": 0.7, "mscale_all_dim": 1.5}])
+    if kind == "longrope":
+        found |= choose.choice([{}, {"attention_factor": 1.3}])
+        for key in ("short_factor", "long_factor"):
+            found[key] = [choose.choice([1.0, 1.5, 4.0]) for _ in range(n_features // 2)]
+    return found
+
+
 def _llama(choose: random.Random, prefix: str) -> tuple[str, dict[str, Any], list[str], Odd]:
     groups = choose.choice([1, 2])
     n_heads = groups * choose.choice([1, 2, 3])
     head_dim = choose.choice([4, 6])
     width = n_heads * 4
-    rope = {"rope_type": "default", "rope_theta": choose.choice([100.0, 10000.0, 5e5])}
+    length = choose.choice([14, 28])
     settings: dict[str, Any] = {
         "vocab_size": choose.choice([41, 60]),
         "hidden_size": width,
@@ -164,9 +184,9 @@ def _llama(choose: random.Random, prefix: str) -> tuple[str, dict[str, Any], lis
         "num_key_value_heads": groups,
         "head_dim": head_dim,
         "hidden_act": choose.choice(["silu", *ACTIVATIONS]),
-        "max_position_embeddings": choose.choice([14, 28]),
+        "max_position_embeddings": length,
         "rms_norm_eps": choose.choice([1e-6, 1e-2]),
-        "rope_parameters": rope,
+        "rope_parameters": rope(choose, head_dim, length),
         "tie_word_embeddings": choose.random() < 0.5,
         "attention_bias": choose.random() < 0.5,  # which Mistral and Qwen 2 do not read
         "mlp_bias": choose.random() < 0.5,  # which Llama alone reads
@@ -174,9 +194,11 @@ def _llama(choose: random.Random, prefix: str) -> tuple[str, dict[str, Any], lis
         "eos_token_id": 0,
         "pad_token_id": PAD,
     }
-    scaled = {"rope_type": "linear", "rope_theta": 100.0, "factor": 2.0}
+    scaled = {"rope_type": "proportional", "rope_theta": 100.0, "factor": 2.0}
+    truncated = {"rope_type": "yarn", "rope_theta": 100.0, "factor": 2.0, "truncate": False}
     odd: Odd = [
-        ({"rope_parameters": scaled}, "rope_parameters of type 'linear'"),
+        ({"rope_parameters": scaled}, "rotary positions of type 'proportional'"),
+        ({"rope_parameters": truncated}, "yarn with truncate=False"),
         ({"head": "ForSequenceClassification"}, "ForSequenceClassification"),
         ({"head": "ForTokenClassification"}, "ForTokenClassification"),
         ({"hidden_act": "relu2"}, "hidden_act='relu2'"),

@@ -258,7 +258,7 @@ def test_settings_that_no_family_supports_are_named():
     [
         ({"model_type": "lama"}, "did you mean 'llama'"),
         ({"model_type": None}, "expected one of"),
-        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "rope_scaling of type 'llama3', not supported"),
+        ({"rope_scaling": {"rope_type": "mrope", "factor": 8.0}}, "rotary positions of type 'mrope', not supported"),
         ({"hidden_act": "mish"}, "hidden_act='mish', which is not supported"),
         ({"hidden_size": "64"}, "hidden_size='64': expected a whole number"),
         ({"hidden_size": None}, "no 'hidden_size'"),

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from glassformer.checkpoint.limits import FormatLimits, refuse
+from glassformer.checkpoint.limits import ROTARY_SCALING_FIELDS, FormatLimits, refuse, unset
 from glassformer.checkpoint.output_folder import new_folder
 from glassformer.models import EncoderDecoderModel, ModelConfig
 from glassformer.nn import Embeddings, Layer, LearnedPositions, MultiHeadAttention, Stack, sinusoids
@@ -54,6 +54,7 @@ LIMITS = FormatLimits(
         "sliding_window": (None,),
         "norm": ("layer", "rms"),
         "positions": ("sinusoidal", "learned", "rotary"),
+        **unset("rope_width", "rope_scaling", *ROTARY_SCALING_FIELDS),
         "token_types": (0,),
         "embedding_width": (None,),
         "share_layers": (False,),

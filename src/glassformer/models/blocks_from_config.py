@@ -63,10 +63,17 @@ def make_stack(config: ModelConfig, depth: int, *, bidirectional: bool, cross: b
         [make_layer(config, cross=cross, backend=backend) for _ in range(1 if config.share_layers else depth)],
         depth=depth,
         norm=make_norm(config.norm, config.d_model, config.norm_eps) if config.has_final_norm else None,
-        rotary=Rotary(config.head_size, theta=config.rope_theta) if config.positions == "rotary" else None,
+        rotary=make_rotary(config),
         score_bias=score_bias,
         layer_drop=config.layer_drop,
     )
+
+
+def make_rotary(config: ModelConfig) -> Rotary | None:
+    """Return the rotary positions of a stack, or None if the config has other positions."""
+    if config.positions != "rotary":
+        return None
+    return Rotary(config.rope_size, theta=config.rope_theta, scaling=config.rotary_scaling)
 
 
 def make_layer(config: ModelConfig, *, cross: bool, backend: Backend) -> Layer:

@@ -8,7 +8,7 @@ from glassformer.reference.attention import MultiHeadAttention
 from glassformer.reference.blocks import FeedForward, make_norm
 from glassformer.reference.config import Config
 from glassformer.reference.parameters import Array, Parameters
-from glassformer.reference.positions import RelativeBias, alibi, rotary_angles
+from glassformer.reference.positions import RelativeBias, alibi, rotary_angles, rotary_rates
 
 
 class Sublayer:
@@ -130,7 +130,7 @@ class Stack:
         elif self.config.positions == "alibi":
             bias = alibi(self.config.n_heads, positions)
         elif self.config.positions == "rotary":
-            angles = rotary_angles(positions, self.config.head_size, self.config.rope_theta)
+            angles = rotary_angles(positions, rotary_rates(self.config))
         for layer in self.layers:
             x = layer.forward(x, allowed, bias, angles, memory, memory_allowed)
         return x if self.norm is None else self.norm.forward(x)
