@@ -103,8 +103,8 @@ def _llama(draw: random.Random, kind: str) -> Any:
     )
 
 
-def _t5(draw: random.Random) -> Any:
-    return transformers.T5Config(
+def _t5(draw: random.Random, kind: str = "T5") -> Any:
+    return getattr(transformers, f"{kind}Config")(
         vocab_size=VOCAB,
         d_model=draw.choice([8, 12]),
         d_kv=draw.choice([4, 5]),
@@ -140,7 +140,7 @@ def _bart(draw: random.Random, kind: str) -> Any:
         bos_token_id=2,
         eos_token_id=0,
         forced_eos_token_id=None,
-        decoder_start_token_id=1,
+        decoder_start_token_id=2 if kind == "M2M100" else 1,  # M2M100 gives padding tokens no position
     )
 
 
@@ -172,6 +172,10 @@ PAIRS: dict[str, tuple[Draw, str]] = {
     "t5": (_t5, "T5ForConditionalGeneration"),
     "bart": (lambda r: _bart(r, "Bart"), "BartForConditionalGeneration"),
     "marian": (lambda r: _bart(r, "Marian"), "MarianMTModel"),
+    "mt5": (lambda r: _t5(r, "MT5"), "MT5ForConditionalGeneration"),
+    "umt5": (lambda r: _t5(r, "UMT5"), "UMT5ForConditionalGeneration"),
+    "mbart": (lambda r: _bart(r, "MBart"), "MBartForConditionalGeneration"),
+    "m2m_100": (lambda r: _bart(r, "M2M100"), "M2M100ForConditionalGeneration"),
 }
 
 

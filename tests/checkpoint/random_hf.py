@@ -31,7 +31,7 @@ def draw(family: str, seed: int) -> Drawn:
     prefix, settings, heads, odd = DRAWS[family](choose)
     refusal = None
     head = choose.choice(heads)
-    if choose.random() < 0.2:
+    if choose.random() < 0.2 and seed:  # one model at least must load
         changes, refusal = choose.choice(odd)
         settings = {**settings, **changes}
         head = settings.pop("head", head)
@@ -213,7 +213,7 @@ def _llama(choose: random.Random, prefix: str) -> tuple[str, dict[str, Any], lis
     return prefix, settings, ["ForCausalLM", "ForCausalLM", "Model"], odd
 
 
-def _t5(choose: random.Random) -> tuple[str, dict[str, Any], list[str], Odd]:
+def _t5(choose: random.Random, prefix: str) -> tuple[str, dict[str, Any], list[str], Odd]:
     settings = {
         "vocab_size": choose.choice([41, 60]),
         "d_model": choose.choice([8, 12]),
@@ -235,11 +235,11 @@ def _t5(choose: random.Random) -> tuple[str, dict[str, Any], list[str], Odd]:
     }
     odd: Odd = [
         ({"feed_forward_proj": "tanh"}, "feed_forward_proj='tanh'"),
-        ({"head": "EncoderModel"}, "T5EncoderModel"),
-        ({"head": "ForTokenClassification"}, "T5ForTokenClassification"),
+        ({"head": "EncoderModel"}, f"{prefix}EncoderModel"),
+        ({"head": "ForTokenClassification"}, f"{prefix}ForTokenClassification"),
         ({"relative_attention_max_distance": 4, "relative_attention_num_buckets": 12}, "relative_max_distance=4"),
     ]
-    return "T5", settings, ["ForConditionalGeneration", "ForConditionalGeneration", "Model"], odd
+    return prefix, settings, ["ForConditionalGeneration", "ForConditionalGeneration", "Model"], odd
 
 
 def _bart(choose: random.Random, prefix: str) -> tuple[str, dict[str, Any], list[str], Odd]:
@@ -269,14 +269,18 @@ def _bart(choose: random.Random, prefix: str) -> tuple[str, dict[str, Any], list
         ({"activation_function": "tanh"}, "activation_function='tanh'"),
         ({"head": "ForCausalLM"}, f"{prefix}ForCausalLM"),
     ]
-    heads = ["MTModel", "MTModel", "Model"]
-    if prefix == "Pegasus":
-        heads = ["ForConditionalGeneration", "ForConditionalGeneration", "Model"]
+    heads = ["ForConditionalGeneration", "ForConditionalGeneration", "Model"]
+    if prefix in ("MBart", "M2M100"):
+        settings["normalize_before"] = True  # which HF does not read
+    if prefix == "M2M100":
+        settings["d_model"] = n_heads * 4
+        settings["pad_token_id"] = choose.choice([0, PAD, 3])
+        odd = [entry for entry in odd if "head" not in entry[0]]
     elif prefix == "Bart":
-        heads = ["ForConditionalGeneration", "ForConditionalGeneration", "Model"]
         odd.append(({"head": "ForSequenceClassification"}, "BartForSequenceClassification"))
         odd.append(({"head": "ForQuestionAnswering"}, "BartForQuestionAnswering"))
-    else:
+    elif prefix == "Marian":
+        heads = ["MTModel", "MTModel", "Model"]
         settings["share_encoder_decoder_embeddings"] = choose.random() < 0.5
         if not settings["share_encoder_decoder_embeddings"]:
             settings["decoder_vocab_size"] = choose.choice([None, 47])
@@ -296,9 +300,13 @@ DRAWS = {
     "mistral": lambda choose: _llama(choose, "Mistral"),
     "qwen2": lambda choose: _llama(choose, "Qwen2"),
     "qwen3": lambda choose: _llama(choose, "Qwen3"),
-    "t5": _t5,
+    "t5": lambda choose: _t5(choose, "T5"),
+    "mt5": lambda choose: _t5(choose, "MT5"),
+    "umt5": lambda choose: _t5(choose, "UMT5"),
     "bart": lambda choose: _bart(choose, "Bart"),
     "marian": lambda choose: _bart(choose, "Marian"),
     "pegasus": lambda choose: _bart(choose, "Pegasus"),
+    "mbart": lambda choose: _bart(choose, "MBart"),
+    "m2m_100": lambda choose: _bart(choose, "M2M100"),
     "megatron-bert": lambda choose: _encoder(choose, "MegatronBert"),
 }

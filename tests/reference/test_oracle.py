@@ -56,7 +56,11 @@ OPTIONS: dict[str, list[dict]] = {
     "positions": [{"positions": name} for name in ("sinusoidal", "learned", "alibi", "none")]
     + [RELATIVE, {"positions": "rotary", "head_dim": 4}, {"positions": "alibi", "n_heads": 6}],
     "sinusoid_halves": [{"sinusoid_halves": True}, {"sinusoid_halves": True, "d_model": 15, "n_heads": 3}],
-    "position_offset": [{"positions": "learned", "position_offset": 2}],
+    "sinusoid_full_range": [
+        {"sinusoid_full_range": True, "sinusoid_halves": True},
+        {"sinusoid_full_range": True, "position_offset": 2},
+    ],
+    "position_offset": [{"positions": "learned", "position_offset": 2}, {"position_offset": 3}],
     "rope_theta": [{"positions": "rotary", "head_dim": 4, "rope_theta": 50.0}],
     "rope_width": [ROTARY | {"rope_width": 2}, ROTARY | {"rope_width": 6}, LLAMA3 | {"rope_width": 4}],
     "rope_scaling": [LLAMA3, YARN, LONG, *(ROTARY | {"rope_scaling": kind} for kind in ("linear", "dynamic", "none"))],
@@ -69,6 +73,10 @@ OPTIONS: dict[str, list[dict]] = {
     "rope_long_divisors": [LONG | {"rope_long_divisors": (1.0, 7.0, 2.0, 9.0)}],
     "relative_buckets": [RELATIVE | {"relative_buckets": 4}],
     "relative_max_distance": [RELATIVE | {"relative_max_distance": 6}],
+    "share_relative_bias": [
+        RELATIVE | {"share_relative_bias": False},
+        RELATIVE | {"share_relative_bias": False, "share_layers": True},
+    ],
     "scale_embeddings": [{"scale_embeddings": True}, {"scale_embeddings": True} | NARROW],
     "token_types": [{"token_types": 3, "kinds": ["encoder", "decoder"]}],
     "embedding_norm": [{"embedding_norm": True}, {"embedding_norm": True} | NARROW],

@@ -39,8 +39,8 @@ ROTARY_SCALING = {
 ROTARY_SCALING_FIELDS = tuple(dict.fromkeys(name for names in ROTARY_SCALING.values() for name in names))
 POSITION_FIELDS = {
     "rotary": ("rope_theta", "rope_width", "rope_scaling", *ROTARY_SCALING_FIELDS),
-    "relative": ("relative_buckets", "relative_max_distance"),
-    "sinusoidal": ("sinusoid_halves",),
+    "relative": ("relative_buckets", "relative_max_distance", "share_relative_bias"),
+    "sinusoidal": ("sinusoid_halves", "sinusoid_full_range"),
 }
 """By kind of position encoding: the fields that have an effect only with that kind."""
 

@@ -28,7 +28,13 @@ def make_embeddings(config: ModelConfig, vocab_size: int) -> Embeddings:
     width, max_len = config.table_width, config.max_len
     positions: nn.Module | None = None
     if config.positions == "sinusoidal" and max_len is not None:
-        positions = SinusoidalPositions(max_len, width, halves=config.sinusoid_halves)
+        positions = SinusoidalPositions(
+            max_len,
+            width,
+            halves=config.sinusoid_halves,
+            full_range=config.sinusoid_full_range,
+            offset=config.position_offset,
+        )
     elif config.positions == "learned" and max_len is not None:
         positions = LearnedPositions(max_len, width, offset=config.position_offset)
     return Embeddings(
@@ -49,18 +55,22 @@ def make_stack(config: ModelConfig, depth: int, *, bidirectional: bool, cross: b
     `bidirectional` is True for an encoder and False for a decoder. It affects only T5's relative bias: what makes a
     decoder causal is the mask that is passed to `Stack.forward`.
     """
-    score_bias: RelativeBias | Alibi | None = None
+    n_layers = 1 if config.share_layers else depth
+    score_bias: RelativeBias | Alibi | nn.ModuleList | None = None
     if config.positions == "relative":
-        score_bias = RelativeBias(
+        relative_bias = partial(
+            RelativeBias,
             config.n_heads,
             n_buckets=config.relative_buckets,
             max_distance=config.relative_max_distance,
             bidirectional=bidirectional,
         )
+        is_shared = config.share_relative_bias
+        score_bias = relative_bias() if is_shared else nn.ModuleList(relative_bias() for _ in range(n_layers))
     elif config.positions == "alibi":
         score_bias = Alibi(config.n_heads)
     return Stack(
-        [make_layer(config, cross=cross, backend=backend) for _ in range(1 if config.share_layers else depth)],
+        [make_layer(config, cross=cross, backend=backend) for _ in range(n_layers)],
         depth=depth,
         norm=make_norm(config.norm, config.d_model, config.norm_eps) if config.has_final_norm else None,
         rotary=make_rotary(config),

@@ -105,9 +105,11 @@ class ModelConfig(Checked):
     positions: Literal["sinusoidal", "learned", "rotary", "relative", "alibi", "none"] = "sinusoidal"
     """How the model knows the order of tokens."""
     position_offset: Whole = 0
-    """Row of the learned positions that the first token reads (2 in RoBERTa and BART)."""
+    """Row of the learned or sinusoidal positions that the first token reads (2 in RoBERTa, BART and M2M100)."""
     sinusoid_halves: bool = False
     """Put all sines before all cosines, as Marian does, instead of alternating them."""
+    sinusoid_full_range: bool = False
+    """Let the lowest frequency of sinusoidal positions be 1/10000 exactly, as M2M100 and NLLB do."""
     rope_theta: Positive = 10000.0
     """Base of the rotary frequencies."""
     rope_width: Count | None = None
@@ -132,6 +134,8 @@ class ModelConfig(Checked):
     """Number of buckets for relative positions."""
     relative_max_distance: Count = 128
     """Distance from which all relative positions share one bucket."""
+    share_relative_bias: bool = True
+    """Use one table of relative biases for all layers of a stack, as T5 does; UMT5 has one for each layer."""
 
     # Embeddings
     scale_embeddings: bool = False

@@ -32,10 +32,13 @@ def _check_combinations(config: ModelConfig) -> None:
     check_divides("n_kv_heads", config.kv_heads, "n_heads", config.n_heads)
     if config.positions in ("sinusoidal", "learned") and config.max_len is None:
         raise ValueError(f"max_len=None with positions={config.positions!r}: expected the length of the position table")
-    if config.position_offset and config.positions != "learned":
+    if config.position_offset and config.positions not in ("learned", "sinusoidal"):
         raise ValueError(
-            f"position_offset={config.position_offset} with positions={config.positions!r}: expected 0, or 'learned'"
+            f"position_offset={config.position_offset} with positions={config.positions!r}: expected 0, or positions "
+            "'learned' or 'sinusoidal'"
         )
+    if config.sinusoid_full_range and (config.table_width % 2 or config.table_width < 4):
+        raise ValueError(f"sinusoid_full_range=True with a width of {config.table_width}: expected an even one above 2")
     if config.positions == "relative":
         least = 4 if config.n_encoder_layers else 2
         if config.relative_buckets < least or config.relative_max_distance <= config.relative_buckets // 2:

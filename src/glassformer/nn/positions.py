@@ -19,16 +19,17 @@ from glassformer.nn.rotary_scaling import RotaryScaling, rotary_frequencies
 from glassformer.nn.tensor_checks import check_positive
 
 
-def sinusoids(length: int, width: int, *, halves: bool = False) -> Tensor:
+def sinusoids(length: int, width: int, *, halves: bool = False, full_range: bool = False) -> Tensor:
     """Return the sinusoidal table (length, width) of Vaswani et al. (2017, section 3.5) in float64.
 
     Columns 2i and 2i + 1 are sin and cos of position / 10000^(2i/width). The period is 2π tokens for i = 0 and about
     10000 · 2π for the last pair. An odd width ends with a sine. With `halves` all sines come before all cosines, as
-    in Marian.
+    in Marian. With `full_range` the period of the last pair is 10000 · 2π exactly, as in fairseq and M2M100.
     """
     check_positive("width", width)
     position = torch.arange(length, dtype=torch.float64)[:, None]
-    rate = 10000.0 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+    last = width - 2 if full_range else width
+    rate = 10000.0 ** (-torch.arange(0, width, 2, dtype=torch.float64) / last)
     angle = position * rate  # (length, ceil(width / 2))
     table = torch.empty(length, width, dtype=torch.float64)
     n_cos = width // 2
@@ -41,20 +42,28 @@ def sinusoids(length: int, width: int, *, halves: bool = False) -> Tensor:
 
 
 class SinusoidalPositions(nn.Module):
-    """Fixed sinusoidal positions, looked up in the table of `sinusoids`. The module has no parameters."""
+    """Fixed sinusoidal positions, looked up in the table of `sinusoids`. The module has no parameters.
 
-    def __init__(self, max_len: int, width: int, *, halves: bool = False):
+    The first token reads row `offset` of the table.
+    """
+
+    def __init__(self, max_len: int, width: int, *, halves: bool = False, full_range: bool = False, offset: int = 0):
         super().__init__()
         check_positive("max_len", max_len)
-        self.max_len, self.width, self.halves = max_len, width, halves
+        self.max_len, self.width, self.halves, self.full_range, self.offset = max_len, width, halves, full_range, offset
         self._tables: dict[tuple[torch.dtype, torch.device], Tensor] = {}
 
     def forward(self, positions: Tensor, dtype: torch.dtype) -> Tensor:
         """Return the vectors of position numbers (B or 1, T) as (B or 1, T, C), rounded from float64 to `dtype`."""
         key = dtype, positions.device
         if key not in self._tables:
-            self._tables[key] = sinusoids(self.max_len, self.width, halves=self.halves).to(dtype).to(positions.device)
+            self._tables[key] = self.table().to(dtype).to(positions.device)
         return self._tables[key][positions]
+
+    def table(self) -> Tensor:
+        """Return the vectors of all positions, (max_len, C), in float64."""
+        length = self.max_len + self.offset
+        return sinusoids(length, self.width, halves=self.halves, full_range=self.full_range)[self.offset :]
 
 
 class LearnedPositions(nn.Module):

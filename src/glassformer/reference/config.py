@@ -48,6 +48,7 @@ class Config:
     positions: str = "sinusoidal"
     position_offset: int = 0
     sinusoid_halves: bool = False
+    sinusoid_full_range: bool = False
     rope_theta: float = 10000.0
     rope_width: int | None = None
     rope_scaling: str = "none"
@@ -60,6 +61,7 @@ class Config:
     rope_long_divisors: tuple[float, ...] | None = None
     relative_buckets: int = 32
     relative_max_distance: int = 128
+    share_relative_bias: bool = True
     scale_embeddings: bool = False
     token_types: int = 0
     embedding_norm: bool = False

@@ -8,15 +8,16 @@ from glassformer.reference.config import Config
 from glassformer.reference.parameters import Array, Parameters
 
 
-def sinusoids(length: int, width: int, *, halves: bool = False) -> Array:
+def sinusoids(length: int, width: int, *, halves: bool = False, full_range: bool = False) -> Array:
     """Return sinusoidal positions (length, width): sin and cos of pos / 10000^(2i/width) in columns 2i and 2i+1.
 
-    `halves` puts all sines in the first half of the columns and all cosines in the second.
+    `halves` puts all sines in the first half of the columns and all cosines in the second. With `full_range` the
+    exponents reach 1: the last pair is sin and cos of pos / 10000.
     """
     table = np.zeros((length, width))
     n_sines = (width + 1) // 2
     for i in range(n_sines):
-        angle = np.arange(length) / 10000 ** (2 * i / width)
+        angle = np.arange(length) / 10000 ** (i / (n_sines - 1) if full_range else 2 * i / width)
         table[:, i if halves else 2 * i] = np.sin(angle)
         if 2 * i + 1 < width:
             table[:, n_sines + i if halves else 2 * i + 1] = np.cos(angle)
