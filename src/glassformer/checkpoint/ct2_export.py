@@ -51,6 +51,7 @@ LIMITS = FormatLimits(
     ),
     required={
         "attention_scale": (None,),
+        "scale_by_depth": (False,),
         "qk_norm": (False,),
         "sliding_window": (None,),
         "norm": ("layer", "rms"),
@@ -62,6 +63,7 @@ LIMITS = FormatLimits(
         "head": ("language_model",),
         "n_labels": (None,),
         "head_transform": (False,),
+        "head_activation": (None,),
         "pooling": (None,),
     },
 )

@@ -102,5 +102,7 @@ def effective_settings(config: ModelConfig) -> dict[str, Any]:
     values["source_vocab_size"] = None if config.source_vocab == config.vocab_size else config.source_vocab
     if "rope_width" in values:
         values["rope_width"] = None if config.rope_size == config.head_size else config.rope_size
+    if config.head == "language_model" and config.head_activation == config.activation:
+        values["head_activation"] = None
     pools = config.head in ("sequence_class", "embedding")
     return values | {"pooling": config.pool_by if pools else None}

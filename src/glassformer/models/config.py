@@ -74,6 +74,8 @@ class ModelConfig(Checked):
     """Width of one head; None is d_model / n_heads."""
     attention_scale: float | None = None
     """Factor on attention scores; None is 1/√head_dim, T5 uses 1."""
+    scale_by_depth: bool = False
+    """Divide the attention scores of the n-th layer by n, as some GPT-2 models do."""
     qkv_bias: bool = True
     """Add a bias to the query, key and value projections."""
     out_bias: bool = True
@@ -160,6 +162,8 @@ class ModelConfig(Checked):
     """Number of classes, for the heads sequence_class and token_class."""
     head_transform: bool = False
     """Add a dense layer to the head, with activation and norm for a language model or tanh otherwise, as in BERT."""
+    head_activation: ActivationName | None = None
+    """Activation of the dense layer in a language-model head (RoBERTa has gelu there); None is the layers'."""
     pooling: Literal["first", "last", "mean"] | None = None
     """How a head pools a sequence into one vector; None is the first token of an encoder, the last of a decoder."""
     output_bias: bool = True
@@ -265,10 +269,11 @@ class ModelConfig(Checked):
     def with_head(self, head: str, **changes: Any) -> "ModelConfig":
         """Return this config with another head: `preset("bert-base").with_head("sequence_class", n_labels=2)`.
 
-        Fields that belong to the old head (`n_labels`, `head_transform`, `pooling`, a tied output) are reset, unless
-        `changes` sets them.
+        Fields that belong to the old head (`n_labels`, `head_transform`, `head_activation`, `pooling`, a tied output)
+        are reset, unless `changes` sets them.
         """
-        values: dict[str, Any] = {"head": head, "n_labels": None, "head_transform": False, "pooling": None}
+        reset = dict.fromkeys(("n_labels", "head_activation", "pooling"))
+        values: dict[str, Any] = {"head": head, "head_transform": False, **reset}
         if head != "language_model":
             values["tie"] = {"output": "none", "all": "embeddings"}.get(self.tie, self.tie)
         return ModelConfig.from_dict({**self.to_dict(), **values, **changes})

@@ -61,6 +61,8 @@ def _check_combinations(config: ModelConfig) -> None:
             f"tie={config.tie!r} with source_vocab_size={config.source_vocab} and vocab_size={config.vocab_size}: "
             "expected equal sizes"
         )
+    if config.scale_by_depth and config.share_layers:
+        raise ValueError("scale_by_depth=True with share_layers=True, whose layers are one: expected one of them")
 
 
 def _check_rotary(config: ModelConfig) -> None:
@@ -107,6 +109,13 @@ def _check_head(config: ModelConfig) -> None:
         raise ValueError(f"n_labels={config.n_labels} with head={config.head!r}, which has no classes: expected None")
     if config.head_transform and config.head in ("none", "token_class", "span"):
         raise ValueError(f"head_transform=True with head={config.head!r}, which does not support it: expected False")
+    with_transform = config.head_transform and config.head in ("language_model", "sequence_class")
+    if config.head_activation is not None and not with_transform:
+        raise ValueError(
+            f"head_activation={config.head_activation!r} with head={config.head!r} and head_transform="
+            f"{config.head_transform}: expected None, or a head for language or sequence classes with "
+            "head_transform=True"
+        )
     if config.pooling is not None and config.head not in ("sequence_class", "embedding"):
         raise ValueError(f"pooling={config.pooling!r} with head={config.head!r}, which does not pool: expected None")
     if config.table_width != config.d_model and config.ties_output and not config.head_transform:
