@@ -163,7 +163,7 @@ def test_a_verification_can_fill_a_row(replaying):
 
 
 def test_more_rows_than_a_cpu_replays_take_plain_steps(replaying, monkeypatch):
-    monkeypatch.setattr(pool_runner, "MAX_REPLAYED_ROWS", 2)
+    monkeypatch.setattr(pool_runner, "MAX_REPLAYED_POOL_ROWS", 2)
     with torch.inference_mode():
         start(replaying, TEXTS)
         replaying.step(torch.full((3, 1), 3))

@@ -20,12 +20,14 @@ from glassformer.runtime.cpu_graphs import CpuGraph
 from glassformer.runtime.cuda_graphs import CudaGraph
 from glassformer.runtime.pool_views import FirstTokens, NextTokens, PoolView, StepTokens
 from glassformer.runtime.recorded_steps import ROW_STEPS, TOKEN_STEP, addresses_of
-from glassformer.runtime.replayed_steps import MAX_REPLAYED_ROWS, ROWS
+from glassformer.runtime.replayed_steps import ROWS
 from glassformer.runtime.step_runner import TextModel
 from glassformer.text.tokenizer import PAD
 
 MAX_RECORDED = 24
 """The most recorded steps that a runner keeps; the least recently used are dropped first."""
+MAX_REPLAYED_POOL_ROWS = 32
+"""Steps of more rows are not replayed from C++, because each number of rows needs a recording."""
 MAX_RECORDED_PROPOSAL = 8
 """The most proposed tokens whose verification is recorded, for a row that runs alone. Each number is recorded once."""
 
@@ -118,7 +120,7 @@ class PoolRunner:
         next step. `PoolRow.tokens` is not changed, because the tokens may not have left the device yet.
         """
         rows = self.pool.rows[: len(tokens)]
-        is_recorded = self.is_recorded and not (self.replays_from_cpp and len(rows) > MAX_REPLAYED_ROWS)
+        is_recorded = self.is_recorded and not (self.replays_from_cpp and len(rows) > MAX_REPLAYED_POOL_ROWS)
         scores = self._recorded_step(tokens) if is_recorded else self._plain_step(rows, tokens)
         for row in rows:
             row.length = min(row.length + 1, self.pool.capacity)
