@@ -96,6 +96,20 @@ class KernelSet:
         keys.index_copy_(2, position, k.to(keys.dtype))
         values.index_copy_(2, position, v.to(values.dtype))
 
+    def can_write_rows(self, k: Tensor, v: Tensor, keys: Tensor) -> bool:
+        """Return whether `write_rows` supports these tensors."""
+        return False
+
+    def write_rows(self, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, positions: Tensor) -> None:
+        """Write one new key and value per batch row, (B, G, 1, D), at the row's own place of `positions` (B,).
+
+        The cache has at least B rows. There is no plain version here: `runtime/pool_views.py` writes for any number of
+        tokens.
+        """
+        raise NotImplementedError(
+            f"the {self.name} kernels do not write rows: expected can_write_rows to be asked first"
+        )
+
     def move_rows(
         self, keys: Tensor, values: Tensor, rows: Tensor, *, width: int | None, position: Tensor, length: int | None
     ) -> None:

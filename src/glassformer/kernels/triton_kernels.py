@@ -27,12 +27,15 @@ if HAS_TRITON:
 
     @triton.jit  # type: ignore[untyped-decorator]
     def _write_token(  # type: ignore[no-untyped-def]
-        k, v, keys, values, position, k_b, k_h, v_b, v_h, to_b, to_h, to_s, heads, width: tl.constexpr
+        k, v, keys, values, position, k_b, k_h, v_b, v_h, to_b, to_h, to_s, p_b, heads, width: tl.constexpr
     ):
-        """Copy the new key and value of one batch row and head (one program each) into the cache at `position`."""
+        """Copy the new key and value of one batch row and head (one program each) into the cache at `position`.
+
+        `p_b` is the stride of `position` by batch row, 0 if all rows write at one position.
+        """
         row, head = (tl.program_id(0) // heads).to(tl.int64), (tl.program_id(0) % heads).to(tl.int64)
         numbers = tl.arange(0, width)
-        to = row * to_b + head * to_h + tl.load(position) * to_s + numbers
+        to = row * to_b + head * to_h + tl.load(position + row * p_b) * to_s + numbers
         tl.store(keys + to, tl.load(k + row * k_b + head * k_h + numbers))
         tl.store(values + to, tl.load(v + row * v_b + head * v_h + numbers))
 
@@ -140,14 +143,16 @@ class TritonKernels(KernelSet):
     def write_token(self, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, position: Tensor) -> None:
         if len(k) == 0 or not _fits(k, v, keys):
             super().write_token(k, v, keys, values, position)
-            return
-        batch, heads, _, width = k.shape
-        launch: Any = _write_token[(batch * heads,)]
-        with on_device(k.device):
-            launch(
-                k, v, keys, values, position,
-                *k.stride()[:2], *v.stride()[:2], *keys.stride()[:3], heads, width, num_warps=1,
-            )  # fmt: skip
+        else:
+            _write(k, v, keys, values, position, 0)
+
+    @override
+    def can_write_rows(self, k: Tensor, v: Tensor, keys: Tensor) -> bool:
+        return len(k) > 0 and _fits(k, v, keys)
+
+    @override
+    def write_rows(self, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, positions: Tensor) -> None:
+        _write(k, v, keys, values, positions, positions.stride(0))
 
     @override
     def move_rows(
@@ -191,6 +196,17 @@ class TritonKernels(KernelSet):
         launch: Any = _choose_token[(rows,)]
         with on_device(scores.device):
             launch(scores, bias, tokens, slot, results, *strides, vocab_size, block, num_warps=warps)
+
+
+def _write(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, position: Tensor, stride: int) -> None:
+    """Write new keys and values (B, G, 1, D) into the cache, row b at `position[b * stride]`."""
+    batch, heads, _, width = k.shape
+    launch: Any = _write_token[(batch * heads,)]
+    with on_device(k.device):
+        launch(
+            k, v, keys, values, position,
+            *k.stride()[:2], *v.stride()[:2], *keys.stride()[:3], stride, heads, width, num_warps=1,
+        )  # fmt: skip
 
 
 @cache
