@@ -5,16 +5,33 @@ the operations that they do faster; `kernel_registry.py` picks one of the three.
 plain ones.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 MAX_QUERIES = 16
 """The attention kernels take at most this many queries: a tensor core multiplies at least 16 rows at once."""
 MAX_CHOICES = 64
 """Up to this many best tokens, repeated selection is faster than sorting."""
+
+
+ACTIVATIONS = (None, "relu", "gelu", "gelu_tanh", "silu")
+"""The activations of `fused_linear`; None is the identity."""
+MAX_FUSED_ROWS = 8
+"""The most rows of `fused_linear` kernels. With more rows, torch's products take less time."""
+
+
+class NormWeights(NamedTuple):
+    """A layer norm, or with `centers` False an RMS norm, over the last axis."""
+
+    weight: Tensor
+    bias: Tensor | None
+    eps: float
+    centers: bool
+    """Whether the mean is subtracted, as a layer norm does."""
 
 
 class SamplingSettings(NamedTuple):
@@ -69,6 +86,39 @@ class KernelSet:
         There are no plain versions of the four here: the modules of `nn` compute them in plain torch.
         """
         return False
+
+    def can_fuse_linear(self, x: Tensor) -> bool:
+        """Return whether `fused_linear` is one kernel for an input like x (..., C): its dtype and number of rows."""
+        return False
+
+    def fused_linear(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        *,
+        norm: NormWeights | None = None,
+        activation: str | None = None,
+        gated: bool = False,
+        residual: Tensor | None = None,
+    ) -> Tensor:
+        """Return act(norm(x) weightᵀ + bias) + residual: (..., in) -> (..., out). `activation` is of `ACTIVATIONS`.
+
+        With `gated` the weight has 2 · out rows, and the result is act(first half) * second half, plus the residual.
+        """
+        if norm is not None:
+            sizes = x.shape[-1:]
+            if norm.centers:
+                x = F.layer_norm(x, sizes, norm.weight, norm.bias, norm.eps)
+            else:
+                x = F.rms_norm(x, sizes, norm.weight, norm.eps)
+        y = F.linear(x, weight, bias)
+        if gated:
+            gate, up = y.chunk(2, -1)
+            y = _activate(gate, activation) * up
+        else:
+            y = _activate(y, activation)
+        return y if residual is None else y + residual
 
     def rms_norm(self, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
         """Return x (..., C) divided by the root mean square of each row, times `weight` (C,)."""
@@ -155,6 +205,15 @@ class KernelSet:
         best, chosen = (scores + bias).max(-1)
         tokens.copy_(chosen[:, None])
         results.index_copy_(0, slot, torch.stack([best.to(results), chosen.to(results)])[None])
+
+
+def _activate(x: Tensor, activation: str | None) -> Tensor:
+    if activation is None:
+        return x
+    if activation == "gelu_tanh":
+        return F.gelu(x, approximate="tanh")
+    functions: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu}
+    return functions[activation](x)
 
 
 def stable_topk(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:

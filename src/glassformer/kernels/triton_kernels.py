@@ -13,8 +13,16 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from glassformer.kernels.kernel_set import MAX_CHOICES, MAX_QUERIES, KernelSet, is_exporting
+from glassformer.kernels.kernel_set import (
+    MAX_CHOICES,
+    MAX_FUSED_ROWS,
+    MAX_QUERIES,
+    KernelSet,
+    NormWeights,
+    is_exporting,
+)
 from glassformer.kernels.triton_attention import HAS_TRITON, attend_filled, on_device
+from glassformer.kernels.triton_products import multiply_rows
 
 MAX_BLOCK = 1 << 14
 """The most scores that one Triton program reads at once."""
@@ -138,6 +146,31 @@ class TritonKernels(KernelSet):
     @override
     def attend(self, q: Tensor, k: Tensor, v: Tensor, added: Tensor, key_end: Tensor, scale: float) -> Tensor:
         return attend_filled(q, k, v, added, key_end, scale)
+
+    @override
+    def can_fuse_linear(self, x: Tensor) -> bool:
+        n_rows = x.numel() // max(x.shape[-1], 1)
+        is_plain = not torch.is_grad_enabled() and not torch.compiler.is_compiling() and not is_exporting()
+        return is_plain and x.dtype in DTYPES and 0 < n_rows <= MAX_FUSED_ROWS
+
+    @override
+    def fused_linear(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        *,
+        norm: NormWeights | None = None,
+        activation: str | None = None,
+        gated: bool = False,
+        residual: Tensor | None = None,
+    ) -> Tensor:
+        given = {"norm": norm, "activation": activation, "gated": gated, "residual": residual}
+        tensors = [tensor for tensor in (weight, bias, residual, *(norm or ())) if isinstance(tensor, Tensor)]
+        is_same = all(tensor.dtype == x.dtype and tensor.device == x.device for tensor in tensors)
+        if not self.can_fuse_linear(x) or not is_same or not weight.is_contiguous() or x.stride(-1) != 1:
+            return super().fused_linear(x, weight, bias, **given)  # type: ignore[arg-type]
+        return multiply_rows(x, weight, bias, **given)  # type: ignore[arg-type]
 
     @override
     def write_token(self, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, position: Tensor) -> None:
