@@ -34,6 +34,17 @@ class NormWeights(NamedTuple):
     """Whether the mean is subtracted, as a layer norm does."""
 
 
+class StepNumbers(NamedTuple):
+    """What a step of a cache with constant shapes needs to know of its tokens, as `number_step` returns it."""
+
+    positions: Tensor
+    """(B, 1), the position of each row's new token: the number of real tokens before it."""
+    added: Tensor
+    """(B, 1, 1, S), added to the scores: 0 for real tokens, the new one included, and -inf elsewhere."""
+    key_end: Tensor
+    """(1,), one past the place of the new tokens."""
+
+
 class SamplingSettings(NamedTuple):
     """How a token is drawn from a row of logits. The filters are applied in this order."""
 
@@ -145,6 +156,22 @@ class KernelSet:
         """Write one new key and value per batch row, (B, G, 1, D), into the cache (B, G, S, D) at `position`."""
         keys.index_copy_(2, position, k.to(keys.dtype))
         values.index_copy_(2, position, v.to(values.dtype))
+
+    def can_number_step(self, real: Tensor, dtype: torch.dtype) -> bool:
+        """Return whether `number_step` supports this mask, and `attend` takes its numbers in this dtype."""
+        return False
+
+    def number_step(
+        self, real: Tensor, position: Tensor, dtype: torch.dtype, max_len: int | None = None
+    ) -> StepNumbers:
+        """Mark the new tokens as real, in place, and return the numbers of the step.
+
+        `real` (B, S) says which tokens of the cache are real; the new ones are at `position`. Positions are less than
+        `max_len`. There is no plain version here: `models/inputs.py` has it for all kinds of masks.
+        """
+        raise NotImplementedError(
+            f"the {self.name} kernels number no steps: expected can_number_step to be asked first"
+        )
 
     def can_write_rows(self, k: Tensor, v: Tensor, keys: Tensor) -> bool:
         """Return whether `write_rows` supports these tensors."""

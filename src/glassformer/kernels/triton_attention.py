@@ -9,6 +9,7 @@ like are strides: of `q` by batch row, head and query.
 """
 
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from typing import Any
 
 import torch
@@ -41,6 +42,7 @@ if HAS_TRITON:
     def _attend_filled(  # type: ignore[no-untyped-def]
         q, k, v, added, key_end, out, q_b, q_h, q_t, k_b, k_h, k_s, v_b, v_h, v_s, a_b, a_h, a_t, a_s, o_b, o_h, o_t,
         r_b, heads, groups, scale: tl.constexpr, n_queries: tl.constexpr, width: tl.constexpr, block: tl.constexpr,
+        waits: tl.constexpr,
     ):  # fmt: skip
         """Compute softmax(q kᵀ · scale + added) v over the first `key_end` keys, for `attend_filled`.
 
@@ -48,6 +50,9 @@ if HAS_TRITON:
         points to the number of filled keys of each row, at stride `r_b`. Other strides are named by tensor and axis:
         `k_h` is that of the keys from head to head. `groups` query heads share one key head.
         """
+        if waits:
+            tl.extra.cuda.gdc_launch_dependents()
+            tl.extra.cuda.gdc_wait()
         row, head = (tl.program_id(0) // heads).to(tl.int64), (tl.program_id(0) % heads).to(tl.int64)
         queries, places, numbers = tl.arange(0, 16), tl.arange(0, block), tl.arange(0, width)
         is_query = queries < n_queries
@@ -83,7 +88,7 @@ if HAS_TRITON:
     def _attend_split(  # type: ignore[no-untyped-def]
         q, k, v, added, key_end, mixes, totals, q_b, q_h, q_t, k_b, k_h, k_s, v_b, v_h, v_s, a_b, a_h, a_t, a_s,
         r_b, kv_heads, groups, span, scale: tl.constexpr, n_queries: tl.constexpr, room: tl.constexpr,
-        width: tl.constexpr, block: tl.constexpr,
+        width: tl.constexpr, block: tl.constexpr, waits: tl.constexpr,
     ):  # fmt: skip
         """Compute softmax(q kᵀ · scale + added) v over `span` of the first `key_end` keys, for `_combine_splits`.
 
@@ -92,6 +97,9 @@ if HAS_TRITON:
         the logarithm of the sum of the exponentials, by which the mixes are weighted, to `totals`; -inf if all keys
         are masked.
         """
+        if waits:
+            tl.extra.cuda.gdc_launch_dependents()
+            tl.extra.cuda.gdc_wait()
         row, head = (tl.program_id(0) // kv_heads).to(tl.int64), (tl.program_id(0) % kv_heads).to(tl.int64)
         split, n_splits = tl.program_id(1), tl.num_programs(1)
         queries, places, numbers = tl.arange(0, room), tl.arange(0, block), tl.arange(0, width)
@@ -131,12 +139,15 @@ if HAS_TRITON:
     @triton.jit  # type: ignore[untyped-decorator]
     def _combine_splits(  # type: ignore[no-untyped-def]
         mixes, totals, out, o_b, o_h, o_t, kv_heads, groups, n_splits,
-        n_queries: tl.constexpr, room: tl.constexpr, width: tl.constexpr, splits: tl.constexpr,
+        n_queries: tl.constexpr, room: tl.constexpr, width: tl.constexpr, splits: tl.constexpr, waits: tl.constexpr,
     ):  # fmt: skip
         """Add up the mixes of `_attend_split`, for one batch row, head and query (one program each).
 
         `splits` is `n_splits` rounded up to a power of two.
         """
+        if waits:
+            tl.extra.cuda.gdc_launch_dependents()
+            tl.extra.cuda.gdc_wait()
         row, head = (tl.program_id(0) // kv_heads).to(tl.int64), (tl.program_id(0) % kv_heads).to(tl.int64)
         query = tl.program_id(1)
         every, numbers = tl.arange(0, splits), tl.arange(0, width)
@@ -176,7 +187,7 @@ def attend_filled(q: Tensor, k: Tensor, v: Tensor, added: Tensor, key_end: Tenso
             q, k, v, added, key_end, out,
             *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *added.stride(), *out.stride()[:3],
             key_end.expand(batch).stride(0), heads, heads // k.shape[1], scale, n_queries, width, block,
-            num_warps=warps, num_stages=1,
+            launches_early(q.device), num_warps=warps, num_stages=1, **early_launch(q.device),
         )  # fmt: skip
     return out
 
@@ -204,11 +215,13 @@ def _attend_in_splits(
         attend(
             q, k, v, added, key_end, mixes, totals,
             *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *added.stride(), key_end.expand(batch).stride(0),
-            kv_heads, groups, span, scale, n_queries, room, width, block, num_warps=4, num_stages=2,
+            kv_heads, groups, span, scale, n_queries, room, width, block, launches_early(q.device),
+            num_warps=4, num_stages=2, **early_launch(q.device),
         )  # fmt: skip
         combine(
             mixes, totals, out, *out.stride()[:3], kv_heads, groups, n_splits,
-            n_queries, room, width, triton.next_power_of_2(n_splits), num_warps=4,
+            n_queries, room, width, triton.next_power_of_2(n_splits), launches_early(q.device),
+            num_warps=4, **early_launch(q.device),
         )  # fmt: skip
 
 
@@ -218,6 +231,20 @@ def choose_splits(n_heads: int, n_keys: int) -> int:
     Enough to keep a GPU busy, but each has at least `KEYS_PER_SPLIT` keys.
     """
     return max(1, min(SPLIT_PROGRAMS // n_heads, n_keys // KEYS_PER_SPLIT, MAX_SPLITS))
+
+
+@cache
+def launches_early(device: torch.device) -> bool:
+    """Return whether a kernel can be launched on this device while the one before it still runs.
+
+    Kernels that are launched so (`early_launch`) wait for the one before them before they read what it has written.
+    """
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+
+
+def early_launch(device: torch.device) -> dict[str, bool]:
+    """Return the launch options of a kernel that waits for the one before it: programmatic dependent launch."""
+    return {"launch_pdl": True} if launches_early(device) else {}
 
 
 def on_device(device: torch.device) -> AbstractContextManager[object]:

@@ -8,14 +8,13 @@ On GPUs from Hopper on, a kernel is launched while the one before it still runs 
 loads its part of the matrix at once and waits before it reads what the kernel before it writes.
 """
 
-from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from glassformer.kernels.kernel_set import ACTIVATIONS, NormWeights
-from glassformer.kernels.triton_attention import HAS_TRITON, on_device
+from glassformer.kernels.triton_attention import HAS_TRITON, early_launch, launches_early, on_device
 
 MAX_TILE = 1 << 14
 """The most numbers of the matrix that a program holds at once."""
@@ -23,6 +22,8 @@ MAX_OUTPUTS, MIN_OUTPUTS = 16, 4
 """The most and the fewest outputs that a program computes."""
 MIN_PROGRAMS = 144
 """Programs that keep a large GPU busy."""
+WARPS = 4
+"""The warps of a program."""
 
 if HAS_TRITON:
     import triton
@@ -66,7 +67,7 @@ if HAS_TRITON:
         outputs = tl.program_id(0) * tile + tl.arange(0, tile)
         is_output = outputs < n_outputs
         columns = tl.arange(0, block)
-        second = matrix + n_outputs.to(tl.int64) * n_inputs
+        second = matrix + n_outputs * n_inputs
         first_tile = _load_tile(matrix, outputs, columns, n_outputs, n_inputs)
         if is_gated:
             second_tile = _load_tile(second, outputs, columns, n_outputs, n_inputs)
@@ -133,7 +134,6 @@ def multiply_rows(
     added = None if residual is None else residual.reshape(-1, n_outputs)
     out = torch.empty(len(rows), n_outputs, dtype=x.dtype, device=x.device)
     tile, block = choose_tile(n_outputs * (2 if gated else 1), n_inputs, x.element_size())
-    waits = launches_early(x.device)
     launch: Any = _multiply_rows[(triton.cdiv(n_outputs, tile),)]
     # Triton needs a pointer for every argument; the flags say which of them are read.
     with on_device(x.device):
@@ -161,9 +161,9 @@ def multiply_rows(
             activation=ACTIVATIONS.index(activation),
             is_gated=gated,
             has_residual=added is not None,
-            waits=waits,
-            num_warps=4,
-            **({"launch_pdl": True} if waits else {}),
+            waits=launches_early(x.device),
+            num_warps=WARPS,
+            **early_launch(x.device),
         )
     return out.view(*x.shape[:-1], n_outputs)
 
@@ -180,9 +180,3 @@ def choose_tile(n_outputs: int, n_inputs: int, n_bytes: int) -> tuple[int, int]:
     while tile > MIN_OUTPUTS and (tile * block > most or n_outputs < tile * MIN_PROGRAMS):
         tile //= 2
     return tile, block
-
-
-@cache
-def launches_early(device: torch.device) -> bool:
-    """Return whether a kernel can be launched on this device while the one before it still runs."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
