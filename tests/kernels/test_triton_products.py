@@ -47,15 +47,16 @@ def compare(n_rows, n_inputs, n_outputs, norm, activation, gated, has_bias, has_
 with torch.inference_mode():
     assert kernels.can_fuse_linear(torch.zeros(2, 1, 4, device=device))
     assert not kernels.can_fuse_linear(torch.zeros(9, 1, 4, device=device))
+    assert not kernels.can_fuse_linear(torch.zeros(2, 1, 2048, device=device))
     for number, (norm, activation) in enumerate(itertools.product((None, "layer", "rms"), ACTIVATIONS)):
         sizes, flags = (1 + number % 3, 48 + number, 20 + number), (number % 2 == 0, number % 3 > 0, number % 5 > 1)
         compare(*sizes, norm, activation, *flags)
-    triton_products.MAX_TILE = 64  # several blocks of columns
+    triton_products.MAX_TILE = triton_products.LARGE_TILE = 64  # several blocks of columns
     compare(2, 40, 9, "layer", "gelu", False, True, True)
     compare(1, 33, 7, "rms", "silu", True, False, False)
     if device == "cuda":
-        triton_products.MAX_TILE = 1 << 14
-        for sizes in ((1, 768, 2304), (1, 3072, 768), (8, 768, 3072), (2, 8192, 2048), (3, 768, 50257)):
+        triton_products.MAX_TILE, triton_products.LARGE_TILE = 1 << 14, 1 << 13
+        for sizes in ((1, 768, 2304), (1, 3072, 768), (4, 768, 3072), (1, 8192, 2048), (3, 768, 50257)):
             compare(*sizes, "layer", None, False, True, False)
 """
 

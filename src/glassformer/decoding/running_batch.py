@@ -37,7 +37,8 @@ class Member:
     @property
     def is_over(self) -> bool:
         """Whether the sequence has ended, or its request was canceled or has failed."""
-        return self.sequence.reason is not None or self.request.is_canceled or self.request.is_done
+        request = self.request
+        return self.sequence.reason is not None or request.is_canceled or request.done.is_set()
 
     def propose(self) -> list[int]:
         """Return tokens that may come next, at most as many as the request asks for and has left."""
@@ -56,7 +57,7 @@ class Member:
         self.place.tokens.append(token)
         if self.lookup is not None:
             self.lookup.add(token)
-        if self.request.on_token is None or self.request.is_done:
+        if self.request.on_token is None or self.request.done.is_set():
             return
         try:
             self.request.on_token(self.sequence.number, token)
@@ -101,7 +102,8 @@ class RunningBatch:
         self.members: list[Member] = []
         self._ahead: _Launched | None = None
         """A step that was launched early."""
-        self._chooser: TokenChooser | None = None
+        self._chooser: tuple[list[Member], TokenChooser] | None = None
+        """The members of the step before, and their chooser."""
 
     def join(self, members: Sequence[Member], scores: Tensor) -> None:
         """Add sequences whose prompts have been read, and choose their first tokens from the logits (N, V)."""
@@ -134,10 +136,11 @@ class RunningBatch:
             assert launched.tokens is not None
             chooser.take(launched.results, launched.tokens[:, 0])
         if self._can_run_ahead(members, chooser):
-            numbers = {id(member): number for number, member in enumerate(members)}
-            order = [numbers[id(member)] for member in self._in_order()]
-            is_same = order == list(range(len(order)))
-            tokens = chooser.tokens if is_same else chooser.tokens[upload(order, chooser.device)]
+            tokens = chooser.tokens
+            if self._in_order() != members:
+                numbers = {id(member): number for number, member in enumerate(members)}
+                order = [numbers[id(member)] for member in self.members]
+                tokens = tokens[upload(order, chooser.device)]
             self._ahead = self._launch(list(self.members), tokens[:, None], n_unread=1)
         self._note(members, chooser.finish())
 
@@ -237,8 +240,9 @@ class RunningBatch:
 
     def _in_order(self) -> list[Member]:
         """Move the rows of the members to the beginning of the pool, and return the members in the order of rows."""
-        self.runner.pool.compact()
-        self.members.sort(key=lambda member: member.place.index)
+        if any(member.place.index != number for number, member in enumerate(self.members)):
+            self.runner.pool.compact()
+            self.members.sort(key=lambda member: member.place.index)
         return self.members
 
     def _release(self, member: Member) -> None:
@@ -251,11 +255,11 @@ class RunningBatch:
         else:
             pool.free(member.place)
 
-    def _chooser_for(self, members: Sequence[Member]) -> TokenChooser:
+    def _chooser_for(self, members: list[Member]) -> TokenChooser:
         """Return the chooser of these members, the same as for the step before if they are the same."""
-        if self._chooser is None or [member.sequence for member in members] != self._chooser.rows:
-            self._chooser = self._new_chooser(members)
-        return self._chooser
+        if self._chooser is None or self._chooser[0] != members:
+            self._chooser = list(members), self._new_chooser(members)
+        return self._chooser[1]
 
     def _new_chooser(self, members: Sequence[Member]) -> TokenChooser:
         sequences, pool = [member.sequence for member in members], self.runner.pool

@@ -20,8 +20,6 @@ MAX_CHOICES = 64
 
 ACTIVATIONS = (None, "relu", "gelu", "gelu_tanh", "silu")
 """The activations of `fused_linear`; None is the identity."""
-MAX_FUSED_ROWS = 8
-"""The most rows of `fused_linear` kernels. With more rows, torch's products take less time."""
 
 
 class NormWeights(NamedTuple):

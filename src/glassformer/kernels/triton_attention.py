@@ -17,6 +17,8 @@ from torch import Tensor
 
 FEW_PROGRAMS = 256
 """Up to this many Triton programs leave a GPU partly idle, so each one reads larger blocks of keys."""
+ONE_QUERY_TILE = 1 << 12
+"""The numbers of the keys, and of the values, that a program for a single query in float32 reads at once."""
 SPLIT_KEYS = 1024
 """From this many cached keys on, several programs share the keys of one row and key-value head."""
 KEYS_PER_SPLIT = 128
@@ -83,6 +85,44 @@ if HAS_TRITON:
         result = mixed / tl.where(total == 0.0, 1.0, total)[:, None]  # zeros where every key is masked
         at = row * o_b + head * o_h + queries[:, None] * o_t + numbers[None, :]
         tl.store(out + at, result.to(out.dtype.element_ty), mask=is_query[:, None])
+
+    @triton.jit  # type: ignore[untyped-decorator]
+    def _attend_one(  # type: ignore[no-untyped-def]
+        q, k, v, added, key_end, out, q_b, q_h, k_b, k_h, k_s, v_b, v_h, v_s, a_b, a_h, a_s, o_b, o_h,
+        r_b, heads, groups, scale: tl.constexpr, width: tl.constexpr, block: tl.constexpr, waits: tl.constexpr,
+    ):  # fmt: skip
+        """Compute what `_attend_filled` does for a single query, without tensor cores.
+
+        Tensor cores multiply at least 16 queries, and in float32 a product of 16 takes longer than reading the keys.
+        """
+        if waits:
+            tl.extra.cuda.gdc_launch_dependents()
+            tl.extra.cuda.gdc_wait()
+        row, head = (tl.program_id(0) // heads).to(tl.int64), (tl.program_id(0) % heads).to(tl.int64)
+        places, numbers = tl.arange(0, block), tl.arange(0, width)
+        query = tl.load(q + row * q_b + head * q_h + numbers).to(tl.float32) * scale
+        k += row * k_b + head // groups * k_h
+        v += row * v_b + head // groups * v_h
+        added += row * a_b + head * a_h
+        best, total = float("-inf"), 0.0
+        mixed = tl.zeros([width], tl.float32)
+        n_keys = tl.load(key_end + row * r_b)
+        for first in range(0, n_keys, block):
+            keys = first + places
+            is_key = keys < n_keys
+            there = tl.load(k + keys[:, None] * k_s + numbers[None, :], mask=is_key[:, None], other=0.0)
+            brought = tl.load(v + keys[:, None] * v_s + numbers[None, :], mask=is_key[:, None], other=0.0)
+            more = tl.load(added + keys * a_s, mask=is_key, other=float("-inf")).to(tl.float32)
+            scores = tl.sum(there.to(tl.float32) * query[None, :], 1) + more
+            new_best = tl.maximum(best, tl.max(scores, 0))
+            anchor = tl.where(new_best == float("-inf"), 0.0, new_best)
+            weights = tl.exp(scores - anchor)
+            kept = tl.exp(best - anchor)
+            mixed = mixed * kept + tl.sum(brought.to(tl.float32) * weights[:, None], 0)
+            total = total * kept + tl.sum(weights, 0)
+            best = new_best
+        result = mixed / tl.where(total == 0.0, 1.0, total)  # zeros where every key is masked
+        tl.store(out + row * o_b + head * o_h + numbers, result.to(out.dtype.element_ty))
 
     @triton.jit  # type: ignore[untyped-decorator]
     def _attend_split(  # type: ignore[no-untyped-def]
@@ -176,6 +216,9 @@ def attend_filled(q: Tensor, k: Tensor, v: Tensor, added: Tensor, key_end: Tenso
     if n_splits > 1 and heads // k.shape[1] * n_queries <= MAX_SPLIT_QUERIES:
         _attend_in_splits(q, k, v, added, key_end, scale, out, n_splits)
         return out
+    if n_queries == 1 and q.dtype == torch.float32:
+        _attend_with_one(q, k, v, added, key_end, scale, out)
+        return out
     # Measured on an H200 with heads of 64 in bfloat16: 32 or 288 keys, 12 to 4,096 programs.
     if batch * heads <= FEW_PROGRAMS:
         block, warps = min(triton.next_power_of_2(max(n_keys, 16)), (1 << 15) // row_bytes), 4
@@ -190,6 +233,22 @@ def attend_filled(q: Tensor, k: Tensor, v: Tensor, added: Tensor, key_end: Tenso
             launches_early(q.device), num_warps=warps, num_stages=1, **early_launch(q.device),
         )  # fmt: skip
     return out
+
+
+def _attend_with_one(
+    q: Tensor, k: Tensor, v: Tensor, added: Tensor, key_end: Tensor, scale: float, out: Tensor
+) -> None:
+    """Write the attention of a single query q (B, H, 1, D) to the first `key_end` keys into `out`."""
+    batch, heads, _, width = q.shape
+    block = min(max(triton.next_power_of_2(k.shape[2]), 16), ONE_QUERY_TILE // width)
+    launch: Any = _attend_one[(batch * heads,)]
+    with on_device(q.device):
+        launch(
+            q, k, v, added, key_end, out, *q.stride()[:2], *k.stride()[:3], *v.stride()[:3],
+            added.stride(0), added.stride(1), added.stride(3), *out.stride()[:2], key_end.expand(batch).stride(0),
+            heads, heads // k.shape[1], scale, width, block, launches_early(q.device),
+            num_warps=4, num_stages=1, **early_launch(q.device),
+        )  # fmt: skip
 
 
 def _attend_in_splits(

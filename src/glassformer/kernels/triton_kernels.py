@@ -15,7 +15,6 @@ from typing_extensions import override
 
 from glassformer.kernels.kernel_set import (
     MAX_CHOICES,
-    MAX_FUSED_ROWS,
     MAX_QUERIES,
     KernelSet,
     NormWeights,
@@ -23,7 +22,7 @@ from glassformer.kernels.kernel_set import (
     is_exporting,
 )
 from glassformer.kernels.triton_attention import HAS_TRITON, attend_filled, early_launch, launches_early, on_device
-from glassformer.kernels.triton_products import multiply_rows
+from glassformer.kernels.triton_products import max_fused_rows, multiply_rows
 from glassformer.kernels.triton_rows import gate_rows, normalize_rows, number_rows, rotate_rows
 
 MAX_BLOCK = 1 << 14
@@ -238,7 +237,7 @@ class TritonKernels(KernelSet):
     def can_fuse_linear(self, x: Tensor) -> bool:
         n_rows = x.numel() // max(x.shape[-1], 1)
         is_plain = not torch.is_grad_enabled() and not torch.compiler.is_compiling() and not is_exporting()
-        return is_plain and x.dtype in DTYPES and 0 < n_rows <= MAX_FUSED_ROWS
+        return is_plain and x.dtype in DTYPES and 0 < n_rows <= max_fused_rows(x)
 
     @override
     def fused_linear(

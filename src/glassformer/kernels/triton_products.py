@@ -16,8 +16,12 @@ from torch import Tensor
 from glassformer.kernels.kernel_set import ACTIVATIONS, NormWeights
 from glassformer.kernels.triton_attention import HAS_TRITON, early_launch, launches_early, on_device
 
-MAX_TILE = 1 << 14
-"""The most numbers of the matrix that a program holds at once."""
+MAX_TILE, LARGE_TILE = 1 << 14, 1 << 13
+"""The most numbers of the matrix that a program holds at once; the second is that of large matrices."""
+LARGE_MATRIX = 1 << 22
+"""Matrices with as many numbers keep the whole GPU busy, so smaller tiles, which leave it no gaps, are faster."""
+NARROW = 1024
+"""The kernels multiply several rows faster than torch only up to this width (measured on an H200)."""
 MAX_OUTPUTS, MIN_OUTPUTS = 16, 4
 """The most and the fewest outputs that a program computes."""
 MIN_PROGRAMS = 144
@@ -168,13 +172,20 @@ def multiply_rows(
     return out.view(*x.shape[:-1], n_outputs)
 
 
+def max_fused_rows(x: Tensor) -> int:
+    """Return up to how many rows like x (..., C) are multiplied faster by these kernels than by torch's."""
+    if x.shape[-1] > NARROW:
+        return 1
+    return 8 if x.dtype == torch.float32 else 4
+
+
 def choose_tile(n_outputs: int, n_inputs: int, n_bytes: int) -> tuple[int, int]:
     """Return how many outputs a program computes, and how many columns of the matrix it reads at a time.
 
     `n_bytes` is the size of a number. A whole tile is in flight at once, so one program holds at most `MAX_TILE`
     numbers of two bytes. There are enough programs to keep a GPU busy.
     """
-    most = MAX_TILE * 2 // max(n_bytes, 2)
+    most = (LARGE_TILE if n_outputs * n_inputs >= LARGE_MATRIX else MAX_TILE) * 2 // max(n_bytes, 2)
     block = min(triton.next_power_of_2(n_inputs), most // MIN_OUTPUTS)
     tile = MAX_OUTPUTS
     while tile > MIN_OUTPUTS and (tile * block > most or n_outputs < tile * MIN_PROGRAMS):

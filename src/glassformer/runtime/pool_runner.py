@@ -139,8 +139,10 @@ class PoolRunner:
         return results, chosen
 
     def _count_step(self, n: int) -> None:
+        capacity = self.pool.capacity
         for row in self.pool.rows[:n]:
-            row.length = min(row.length + 1, self.pool.capacity)
+            if row.length < capacity:
+                row.length += 1
 
     def _plain_step(self, rows: list[PoolRow], tokens: Tensor) -> Tensor:
         starts = self._starts(rows)
@@ -205,7 +207,8 @@ class PoolRunner:
         The last slot of a full row is overwritten: such a row has ended, and its step is made in vain. Rows that are
         not running have a free slot there, too (`CachePool.keep`).
         """
-        return [min(row.length, self.pool.capacity - 1) for row in rows]
+        last = self.pool.capacity - 1
+        return [row.length if row.length < last else last for row in rows]
 
     def _hidden(self, rows: Sequence[PoolRow], texts: Sequence[Sequence[int]]) -> Tensor:
         """Read more tokens into each row and return the hidden states (N, T, C), padded on the right."""
