@@ -30,7 +30,7 @@ from glassformer.runtime.cache_pool import CachePool
 from glassformer.runtime.decision_rules import KERNEL_RULES, STEP_RULES, Situation, decide
 from glassformer.runtime.packed_model import has_fused_storage, packed_twin
 from glassformer.runtime.pool_runner import PoolRunner
-from glassformer.runtime.recorded_steps import RecordedStepRunner, Recording, Recordings, Shape
+from glassformer.runtime.recorded_steps import RecordedStepRunner, Recording, Recordings, Shape, addresses_of
 from glassformer.runtime.replayed_steps import (
     MAX_REPLAYED_BYTES,
     MAX_REPLAYED_ROWS,
@@ -44,8 +44,8 @@ CompileChoice = Literal["auto", "on", "off"]
 _RECORDINGS: "weakref.WeakKeyDictionary[TextModel, Recordings]" = weakref.WeakKeyDictionary()
 _REPLAYED: "weakref.WeakKeyDictionary[TextModel, Recordings]" = weakref.WeakKeyDictionary()
 _REPLAYED_LOCK = threading.Lock()
-_TWINS: "weakref.WeakKeyDictionary[TextModel, tuple[tuple[int, ...], TextModel]]" = weakref.WeakKeyDictionary()
-"""The packed twins of models, with the addresses of the parameters that they share."""
+_TWINS: "weakref.WeakKeyDictionary[TextModel, tuple[list[int], TextModel | None]]" = weakref.WeakKeyDictionary()
+"""The packed twins of models, or None, with the addresses of the models' parameters."""
 _POOLS: "weakref.WeakKeyDictionary[TextModel, PoolRunner]" = weakref.WeakKeyDictionary()
 """Runners that `keep_pool` has kept, at most one for each model."""
 _POOLS_LOCK = threading.Lock()
@@ -119,13 +119,10 @@ def _can_replay(model: TextModel, work: ExpectedWork, kernels: KernelSet) -> boo
 
 def _twin_of(model: TextModel) -> TextModel | None:
     """Return the packed twin of a model whose weights are laid out for one (`share_fused_storage`), else None."""
-    if not has_fused_storage(model):
-        _TWINS.pop(model, None)
-        return None
-    addresses = tuple(parameter.data_ptr() for parameter in model.parameters())
+    _, *addresses = addresses_of(model)
     known = _TWINS.get(model)
     if known is None or known[0] != addresses:
-        known = _TWINS[model] = addresses, packed_twin(model)
+        known = _TWINS[model] = addresses, packed_twin(model) if has_fused_storage(model) else None
     return known[1]
 
 
