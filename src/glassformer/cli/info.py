@@ -37,7 +37,7 @@ def info(
     which takes longer for a large model.
 
     Args:
-        path: A model folder, or a GGUF or llama2.c file.
+        path: A model folder, a GGUF or llama2.c file, or org/name for a model in Hugging Face's download cache.
         json: Print one JSON object, with all settings.
         runtime: Also show how the model would compute on this machine, and why: device, numbers, kernels, steps, cost
             of the first use, and memory. The weights are not loaded.
@@ -63,11 +63,13 @@ def info(
 
 def describe(path: Path, *, allow_pickle: bool = False) -> dict[str, Any]:
     """Return the description of a model, which `info` prints as text and `info --json` as a JSON object."""
+    from glassformer.checkpoint.download_cache import find_model
     from glassformer.checkpoint.summary import summarize
     from glassformer.pipelines.pipeline_registry import DATA_SETTINGS, TASK, read_about
     from glassformer.tasks.configs.shared import TaskData
     from glassformer.tasks.task_registry import data_named
 
+    path = find_model(path)
     model = summarize(path, allow_pickle=allow_pickle)
     about = read_about(path) if (path / TASK).is_file() else {}
     data: type[TaskData[Any]] = data_named(about["task"]) if about else TaskData
@@ -98,11 +100,13 @@ def describe(path: Path, *, allow_pickle: bool = False) -> dict[str, Any]:
 
 def _runtime(path: Path, asked: Mapping[str, Any], *, allow_pickle: bool) -> dict[str, dict[str, str]]:
     """Return what would be decided for the model, and why, if `run` were given these options."""
+    from glassformer.checkpoint.download_cache import find_model
     from glassformer.checkpoint.gguf_model import has_quantized_tensors
     from glassformer.checkpoint.summary import summarize
     from glassformer.runtime.runtime_report import report_runtime
 
     model = summarize(path, allow_pickle=allow_pickle)
+    path = find_model(path)
     is_packed = model.foreign is not None and has_quantized_tensors(model.foreign)
     found = report_runtime(model.config, **asked, stored_bytes=path.stat().st_size if is_packed else 0)
     return {what: {"decision": one.decision, "why": one.why} for what, one in found.items()}

@@ -8,6 +8,7 @@ import torch
 
 from glassformer.base.checks import check_positive
 from glassformer.checkpoint import load_model
+from glassformer.checkpoint.download_cache import find_model
 from glassformer.checkpoint.external_formats import is_external, read_external, read_origin
 from glassformer.checkpoint.external_model import ExternalModel
 from glassformer.checkpoint.hf import family_by_type
@@ -52,7 +53,8 @@ def load(
     little more memory than the larger of the file and the loaded model.
 
     Args:
-        path: A model folder, or a GGUF or llama2.c file.
+        path: A model folder, a GGUF or llama2.c file, or a model's name on the Hugging Face hub (`org/name`) if
+            their download cache holds it.
         device: Where to compute, such as "cpu" or "cuda"; "auto" is a GPU if there is one.
         dtype: "float32", "bfloat16", "float16" or a torch dtype; "auto" is float32. The quantized weights of a GGUF
             file stay as they are stored with "auto" on a CPU, and are expanded otherwise.
@@ -71,7 +73,7 @@ def load(
     >>> gf.load("my-classifier").run(["it is good"])
     ['...']
     """
-    path = Path(path)
+    path = find_model(path)
     if batch_tokens is not None:
         check_positive("batch_tokens", batch_tokens)
     prepared = choose_preparation(device=device, dtype=dtype, quantize=quantize)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from glassformer.checkpoint.external_model import ExternalModel, Tensors
 from glassformer.checkpoint.hf import export_model, family_by_type, with_model_type
+from glassformer.checkpoint.hf.extra_heads import ExtraHeads
 from glassformer.checkpoint.hf.name_tables import Family
 from glassformer.checkpoint.hf.renamed_tensors import with_current_names
 from glassformer.checkpoint.limits import blocking_setting, effective_settings, refuse
@@ -70,6 +71,7 @@ def save_hf_folder(
     family: Family | None = None,
     values: Mapping[str, Any] | None = None,
     texts: Mapping[str, str] | None = None,
+    extra_heads: ExtraHeads | None = None,
     overwrite: bool = False,
 ) -> None:
     """Write a folder that HF Transformers loads. An existing model folder is replaced only with `overwrite`.
@@ -79,10 +81,13 @@ def save_hf_folder(
         values: Further values for `config.json`, such as special token ids. Raises UnsupportedModelError if HF would
             read another model because of them.
         texts: Contents of further files by name, such as `tokenizer.json`.
+        extra_heads: Heads of the HF checkpoint that the model was loaded from, to be written back.
     """
     from glassformer.checkpoint.model_folder import write_tensors
 
     config, tensors = export_model(model, family)
+    if extra_heads is not None:
+        config, tensors = _with_extra_heads(config, tensors, extra_heads, is_body=model.config.head == "none")
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
     whole = {**config, "dtype": dtype, **(values or {})}
     _check_values(config, whole, frozenset(tensors))
@@ -92,6 +97,21 @@ def save_hf_folder(
         write_tensors(work / WEIGHTS, ready, {"format": "pt"})
         for name, text in (texts or {}).items():
             write_text(work / name, text)
+
+
+def _with_extra_heads(
+    config: dict[str, Any], tensors: dict[str, Tensor], extra: ExtraHeads, *, is_body: bool
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return the values of `config.json` and the tensors of a model together with the extra heads.
+
+    `is_body` means that our model has no head. Its tensor names then lack the family's prefix, and get it back where
+    the checkpoint of the extra heads has it.
+    """
+    prefix = family_by_type(config["model_type"]).prefix if is_body and extra.has_prefix else ""
+    dtype = next(iter(tensors.values())).dtype
+    tensors = {prefix + name: tensor for name, tensor in tensors.items()}
+    tensors |= {name: tensor.to(dtype) for name, tensor in extra.tensors.items()}
+    return (config | {"architectures": [extra.architecture]} if extra.architecture else config), tensors
 
 
 def _check_values(config: Mapping[str, Any], whole: Mapping[str, Any], names: frozenset[str]) -> None:
