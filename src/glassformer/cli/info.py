@@ -127,6 +127,8 @@ def _tokenizers(
         return {"text": found}
     if path.is_file():
         return {}
+    if model.foreign is not None and model.foreign.base is not None and not (path / "tokenizer.json").is_file():
+        path = model.foreign.base
     if model.family is not None or about.get("tokenizer") == "pretrained":
         source = PretrainedTokenizer.from_folder(path)
         if model.config.kind != "encoder_decoder" or (path / "tokenizer.json").is_file():

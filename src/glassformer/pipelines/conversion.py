@@ -73,8 +73,11 @@ def convert(
     else:
         check_output(out, overwrite=overwrite)
     model = load_model(path, allow_pickle=allow_pickle)
-    texts = {name: (path / name).read_text(encoding="utf-8") for name in TEXTS if (path / name).is_file()}
     foreign = read_external(path, allow_pickle=allow_pickle) if is_external(path) else None
+    homes = [path] if foreign is None or foreign.base is None else [foreign.base, path]
+    texts = {
+        name: (home / name).read_text(encoding="utf-8") for home in homes for name in TEXTS if (home / name).is_file()
+    }
     origin = read_origin(path) if foreign is None else foreign.config
     if origin is not None:
         values = {key: origin[key] for key in origin if key.endswith("_token_id")} | _labels(origin, model)

@@ -111,15 +111,17 @@ def _load(path: Path, read_model: ModelLoader, allow_pickle: bool) -> Loaded:
     is_encoder = family_by_type(origin.get("model_type")).kind == "encoder"
     # A file's tokenizer comes first: reading it takes memory for a moment, which the weights can then reuse.
     tokenizer = _tokenizer_in_file(path, foreign) if foreign is not None and path.is_file() else None
+    base = path if foreign is None or foreign.base is None else foreign.base
     model = read_model(
         path,
         allow_pickle=allow_pickle,
-        adapt=(lambda config: with_pooling(path, config)) if is_encoder else None,
+        adapt=(lambda config: with_pooling(base, config)) if is_encoder else None,
         external=foreign,
     )
+    path = path if (path / "tokenizer.json").is_file() else base
     tokenizer = tokenizer or PretrainedTokenizer.from_folder(path)
     if isinstance(model, EncoderModel):
-        return Embedder(as_embedder(model, path), tokenizer, max_len=longest_text(path))
+        return Embedder(as_embedder(model, base), tokenizer, max_len=longest_text(base))
     if model.config.head != "language_model":
         raise ValueError(
             f"{path} holds a model with head={model.config.head!r}, which generates no text: expected one that was "
@@ -128,7 +130,7 @@ def _load(path: Path, read_model: ModelLoader, allow_pickle: bool) -> Loaded:
     if isinstance(model, DecoderModel):
         return Generator(model, tokenizer)
     assert isinstance(model, EncoderDecoderModel)
-    settings = {**origin, **_generation(path)}
+    settings = {**origin, **_generation(base)}
     begin = read_int(settings, "decoder_start_token_id", default=-1)
     if not 0 <= begin < model.config.vocab_size:
         raise ValueError(
