@@ -60,7 +60,8 @@ def run(
     on the model is refused.
 
     Args:
-        path: A model folder, or a GGUF or llama2.c file.
+        path: A model folder, a GGUF or llama2.c file, or org/name for a model in Hugging Face's download cache. Nothing
+            is downloaded.
         embed: Print a vector for each line, as a JSON list, instead of doing the task. For encoders.
         allow_pickle: Also read weights from pytorch_model.bin, with a reader that accepts only tensors.
     """
@@ -70,9 +71,12 @@ def run(
         system=None if decoder.system is None else _as_utf8(decoder.system),
         stop=tuple(map(_as_utf8, decoder.stop)),
     )
+    from glassformer.checkpoint.download_cache import find_model
+
     given = given_options(answer, writing, decoder, embed=embed)
     check_ranges(given)
     _check_streams(input_and_output, decoder)
+    path = find_model(path)
     kind = _task_of(path)
     if kind is not None:  # before the model is loaded, which may take a while
         check_taken(path, kind, given)

@@ -7,6 +7,7 @@ VERBS = {
     "eval": "score a trained model on your own data, by the metrics of its task",
     "info": "show what a model folder holds",
     "convert": "write a model in another library's format, or read one",
+    "tokenizer": "train, use, inspect and compare tokenizers",
     "bench": "measure how fast this machine generates text, beside other libraries",
     "completion": "print a script that completes commands and options in bash, zsh or fish",
 }
