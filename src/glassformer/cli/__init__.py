@@ -23,6 +23,7 @@ FUNCTIONS = {
     "demo": ("demo", "demos"),
     "train": ("train", "train"),
     "run": ("run", "run"),
+    "serve": ("serve", "serve"),
     "eval": ("evaluate", "evaluate"),
     "info": ("info", "info"),
     "convert": ("convert", "convert"),
