@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import uvicorn
@@ -48,16 +49,34 @@ def test_sigterm_under_load_finishes_running_requests_and_exits_0(model_paths):
         socket.create_connection(("127.0.0.1", server.port), 1)
 
 
-def test_requests_that_outlast_the_drain_are_given_up(model_paths):
-    server = Served(model_paths["chat"], "--drain", 1)
-    with socket.create_connection(("127.0.0.1", server.port)) as client:  # a body that never ends
+@pytest.fixture(scope="module")
+def small(model_paths):
+    more = ("--max-queue", 2, "--max-rows", 2, "--drain", 1, "--timeout", 30)
+    found = Served(f"chat={model_paths['chat']}", *more)
+    yield found
+    found.stop()
+
+
+def test_a_full_queue_is_reported_and_passes(small):
+    body = {**LONG, "max_tokens": 60}
+    with ThreadPoolExecutor(12) as pool:
+        answers = list(pool.map(lambda _: small.ask("/v1/completions", body), range(12)))
+    statuses = [status for status, _, _ in answers]
+    assert {200, 429} == {*statuses}, statuses
+    refused = next(answer for answer in answers if answer[0] == 429)
+    assert refused[1]["Retry-After"] == "1"
+    assert "are waiting: expected fewer than max_waiting=2" in refused[2]["error"]["message"]
+    assert small.ask("/v1/completions", body)[0] == 200
+
+
+def test_requests_that_outlast_the_drain_are_given_up(small):
+    with socket.create_connection(("127.0.0.1", small.port)) as client:  # a body that never ends
         client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n{")
         time.sleep(0.2)
         begin = time.monotonic()
-        server.process.send_signal(signal.SIGINT)  # Ctrl-C ends a server as SIGTERM does
-        assert server.process.wait(20) == 0
+        small.process.send_signal(signal.SIGINT)  # Ctrl-C ends a server as SIGTERM does
+        assert small.process.wait(20) == 0
         assert time.monotonic() - begin < 15
-    server.stop()
 
 
 def test_a_used_port_is_reported_with_what_to_do():

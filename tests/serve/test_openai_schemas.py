@@ -56,3 +56,10 @@ def test_a_prompt_has_four_forms(prompt):
 def test_an_embedding_needs_texts(given):
     with pytest.raises(ValidationError):
         EmbeddingRequest.model_validate({"model": "m", "input": given})
+
+
+def test_half_of_a_character_is_refused():
+    for wrong in ({"prompt": "a\ud800"}, {"prompt": ["a", "\udfff"]}, {"prompt": "a", "\ud800": 1}):
+        with pytest.raises(ValidationError, match="half of a surrogate pair"):
+            CompletionRequest.model_validate({"model": "m", **wrong})
+    assert CompletionRequest.model_validate({"model": "m", "prompt": "😀"}).prompt == "😀"

@@ -110,6 +110,8 @@ def describe_validation(errors: Sequence[Mapping[str, Any]]) -> ApiError:
     kinds = {error["type"] for error in same}
     if first["type"] == "json_invalid":
         return ApiError(400, "the body is not JSON: expected a JSON object in UTF-8", code="invalid_json")
+    if first["type"] == "value_error" and not field:
+        return ApiError(400, str(first["msg"]).removeprefix("Value error, "), code="invalid_value")
     if not field:
         return ApiError(400, "the body is not an object: expected a JSON object, with Content-Type application/json")
     if kinds == {"missing"}:

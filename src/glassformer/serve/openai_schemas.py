@@ -5,26 +5,53 @@ Fields without effect here, such as `user`, are accepted because clients send th
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 MAX_TOP_LOG_PROBS = 20
-_STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=())
+STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=())
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 SomeText = Annotated[str, Field(min_length=1)]
 StopText = Annotated[str, Field(min_length=1, max_length=1000)]
 
 
+class RequestBody(BaseModel):
+    """The body of a request. Every text in it is valid Unicode: JSON can also spell halves of characters."""
+
+    model_config = STRICT
+
+    @model_validator(mode="before")
+    @classmethod
+    def check_texts(cls, body: Any) -> Any:
+        """Raise ValueError if a text holds half of a surrogate pair, which no tokenizer reads."""
+        waiting = [body]
+        while waiting:
+            value = waiting.pop()
+            if isinstance(value, str):
+                try:
+                    value.encode()
+                except UnicodeEncodeError as error:
+                    raise ValueError(
+                        f"a text has {value[error.start]!r} at character {error.start}: expected whole characters, "
+                        "not half of a surrogate pair"
+                    ) from error
+            elif isinstance(value, dict):
+                waiting += [*value, *value.values()]
+            elif isinstance(value, list):
+                waiting += value
+        return body
+
+
 class StreamOptions(BaseModel):
     """Options of a stream."""
 
-    model_config = _STRICT
+    model_config = STRICT
     include_usage: bool = Field(False, description="End the stream with an event that counts the tokens.")
 
 
 class JsonSchemaFormat(BaseModel):
     """A JSON schema that the answer must follow."""
 
-    model_config = _STRICT
+    model_config = STRICT
     name: Annotated[str, Field(max_length=200)] = "answer"
     description: str | None = None
     schema_: dict[str, Any] = Field(default_factory=dict, alias="schema")
@@ -34,7 +61,7 @@ class JsonSchemaFormat(BaseModel):
 class ResponseFormat(BaseModel):
     """What form the answer must have: any text, JSON, JSON of a schema, or text that matches a regular expression."""
 
-    model_config = _STRICT
+    model_config = STRICT
     type: Literal["text", "json_object", "json_schema", "regex"]
     json_schema: JsonSchemaFormat | None = Field(None, description="The schema, for the type json_schema.")
     pattern: Annotated[str, Field(max_length=10_000)] | None = Field(
@@ -42,10 +69,10 @@ class ResponseFormat(BaseModel):
     )
 
 
-class GenerationFields(BaseModel):
+class GenerationFields(RequestBody):
     """What completions and chat completions have in common."""
 
-    model_config = _STRICT
+    model_config = STRICT
     model: Annotated[str, Field(max_length=200, description="A name that /v1/models lists.")]
     stream: bool | None = Field(False, description="Send the answer as server-sent events, while it is written.")
     stream_options: StreamOptions | None = None
@@ -92,7 +119,7 @@ class CompletionRequest(GenerationFields):
 class TextPart(BaseModel):
     """A part of a message. Only text is understood."""
 
-    model_config = _STRICT
+    model_config = STRICT
     type: Literal["text"]
     text: str
 
@@ -100,7 +127,7 @@ class TextPart(BaseModel):
 class CalledFunction(BaseModel):
     """The function of a tool call."""
 
-    model_config = _STRICT
+    model_config = STRICT
     name: Annotated[str, Field(max_length=200)]
     arguments: str = Field("{}", description="The arguments as JSON.")
 
@@ -108,7 +135,7 @@ class CalledFunction(BaseModel):
 class ToolCall(BaseModel):
     """A call of a tool that the model asked for earlier in the conversation."""
 
-    model_config = _STRICT
+    model_config = STRICT
     id: Annotated[str, Field(max_length=200)] = ""
     type: Literal["function"] = "function"
     function: CalledFunction
@@ -118,7 +145,7 @@ class ToolCall(BaseModel):
 class ChatMessage(BaseModel):
     """A message of a conversation."""
 
-    model_config = _STRICT
+    model_config = STRICT
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[TextPart] | None = None
     name: Annotated[str, Field(max_length=200)] | None = None
@@ -133,7 +160,7 @@ class ChatMessage(BaseModel):
 class FunctionTool(BaseModel):
     """A function that the model may ask to be called."""
 
-    model_config = _STRICT
+    model_config = STRICT
     name: Annotated[str, Field(min_length=1, max_length=200)]
     description: str | None = None
     parameters: dict[str, Any] | None = None
@@ -143,7 +170,7 @@ class FunctionTool(BaseModel):
 class Tool(BaseModel):
     """A tool of a chat completion."""
 
-    model_config = _STRICT
+    model_config = STRICT
     type: Literal["function"]
     function: FunctionTool
 
@@ -169,10 +196,10 @@ class ChatRequest(GenerationFields):
     prompt_cache_key: str | None = Field(None, description="Without effect.")
 
 
-class EmbeddingRequest(BaseModel):
+class EmbeddingRequest(RequestBody):
     """A request to turn texts into vectors."""
 
-    model_config = _STRICT
+    model_config = STRICT
     model: Annotated[str, Field(max_length=200, description="A name that /v1/models lists.")]
     input: SomeText | Annotated[list[SomeText], Field(min_length=1)]
     encoding_format: Literal["float", "base64"] | None = "float"

@@ -2,15 +2,15 @@
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
-_STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+from glassformer.serve.openai_schemas import STRICT, RequestBody
 
 
 class QuestionInput(BaseModel):
     """A question about a text."""
 
-    model_config = _STRICT
+    model_config = STRICT
     question: Annotated[str, Field(min_length=1)]
     context: Annotated[str, Field(min_length=1)]
 
@@ -18,7 +18,7 @@ class QuestionInput(BaseModel):
 class PairInput(BaseModel):
     """Two texts, to be compared or classified together."""
 
-    model_config = _STRICT
+    model_config = STRICT
     first: str
     second: str
 
@@ -26,10 +26,10 @@ class PairInput(BaseModel):
 TaskInput = str | PairInput | QuestionInput
 
 
-class TaskRequest(BaseModel):
+class TaskRequest(RequestBody):
     """Texts for a model, and how it shall answer. Which settings apply depends on the model's task."""
 
-    model_config = _STRICT
+    model_config = STRICT
     input: TaskInput | list[TaskInput] = Field(
         description="A text or a list of texts. Pairs are {first, second}; questions are {question, context}."
     )
