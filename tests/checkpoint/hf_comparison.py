@@ -125,8 +125,6 @@ def tied(family):
     prefix = type(drawn.config).__name__.removesuffix("Config")
     drawn.class_name = prefix + heads.get(family, "ForMaskedLM")
     drawn.config.tie_word_embeddings = True
-    if family in ("roberta", "electra"):
-        drawn.config.hidden_act = "gelu"
     return drawn
 
 

@@ -26,6 +26,13 @@ def _bert(draw: random.Random, name: str, **more: Any) -> Any:
     return getattr(transformers, f"{name}Config")(**{**sizes, **more})
 
 
+def small_bert(prefix: str, head: str, **settings: Any) -> Any:
+    """Build an HF encoder such as BertForMaskedLM, with weights so large that mistakes show in its outputs."""
+    sizes = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 10}
+    config = _bert(random.Random(0), prefix, **{**sizes, "hidden_act": "gelu", **settings})
+    return make(config, prefix + head, 0)
+
+
 def _distilbert(draw: random.Random) -> Any:
     heads = draw.choice([1, 2, 4])
     return transformers.DistilBertConfig(

@@ -57,7 +57,6 @@ def build(drawn: Drawn, seed: int) -> Any:
 def _encoder(choose: random.Random, prefix: str) -> tuple[str, dict[str, Any], list[str], Odd]:
     n_heads = choose.choice([1, 2, 4])
     width = n_heads * choose.choice([3, 4])
-    has_own_head_activation = prefix in ("Roberta", "Electra")
     settings = {
         "vocab_size": choose.choice([41, 60]),
         "hidden_size": width,
@@ -66,7 +65,7 @@ def _encoder(choose: random.Random, prefix: str) -> tuple[str, dict[str, Any], l
         "intermediate_size": choose.choice([10, 17]),
         "max_position_embeddings": choose.choice([14, 28]),
         "type_vocab_size": choose.choice([1, 2, 3]),
-        "hidden_act": "gelu" if has_own_head_activation else choose.choice(ACTIVATIONS),
+        "hidden_act": choose.choice(ACTIVATIONS),
         "layer_norm_eps": choose.choice([1e-12, 1e-5, 1e-2]),
         "tie_word_embeddings": choose.random() < 0.5,
         "num_labels": choose.choice([1, 2, 5]),
@@ -92,10 +91,6 @@ def _encoder(choose: random.Random, prefix: str) -> tuple[str, dict[str, Any], l
     if prefix == "Electra":
         heads.remove("ForSequenceClassification")
         odd.append(({"head": "ForSequenceClassification"}, "ForSequenceClassification"))
-    if has_own_head_activation:
-        odd.append(({"hidden_act": "relu", "head": "ForMaskedLM"}, "'relu'"))
-        if choose.random() < 0.5:
-            heads, settings["hidden_act"] = ["Model", "ForTokenClassification"], choose.choice(ACTIVATIONS)
     return prefix, settings, heads, odd
 
 
@@ -112,10 +107,10 @@ def _distilbert(choose: random.Random) -> tuple[str, dict[str, Any], list[str], 
         "tie_word_embeddings": choose.random() < 0.5,
         "layer_norm_eps": choose.choice([1e-5, 1e-2]),  # which HF's model does not read
         "pad_token_id": PAD,
+        "sinusoidal_pos_embds": choose.random() < 0.5,
     }
     heads = ["Model", "ForMaskedLM", "ForTokenClassification", "ForQuestionAnswering"]
     odd: Odd = [
-        ({"sinusoidal_pos_embds": True}, "sinusoidal_pos_embds=True"),
         ({"head": "ForSequenceClassification"}, "ForSequenceClassification"),
         ({"activation": "mish"}, "activation='mish'"),
     ]
@@ -135,13 +130,13 @@ def _gpt2(choose: random.Random) -> tuple[str, dict[str, Any], list[str], Odd]:
         "layer_norm_epsilon": choose.choice([1e-5, 1e-2]),
         "tie_word_embeddings": choose.random() < 0.5,
         "reorder_and_upcast_attn": choose.random() < 0.3,
+        "scale_attn_weights": choose.random() < 0.7,
+        "scale_attn_by_inverse_layer_idx": choose.random() < 0.3,
         "pad_token_id": PAD,
         "bos_token_id": 0,
         "eos_token_id": 0,
     }
     odd: Odd = [
-        ({"scale_attn_weights": False}, "scale_attn_weights=False"),
-        ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx=True"),
         ({"head": "ForSequenceClassification"}, "GPT2ForSequenceClassification"),
         ({"head": "ForTokenClassification"}, "GPT2ForTokenClassification"),
         ({"activation_function": "tanh"}, "activation_function='tanh'"),

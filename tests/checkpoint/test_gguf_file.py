@@ -185,6 +185,14 @@ def test_the_stored_tokenizer_is_read(tmp_path):
     assert bare.config["bos_token_id"] is None
 
 
+def test_the_tensors_keep_no_list_of_all_tokens(tmp_path):
+    opened = read_gguf(write(tmp_path / "model.gguf"))
+    kept = opened.tensors._header.metadata
+    assert opened.tokenizer_json
+    assert kept["general.architecture"] == "llama"
+    assert not [key for key, value in kept.items() if isinstance(value, list)]
+
+
 def test_a_missing_package_is_named(tmp_path, monkeypatch):
     path = write(tmp_path / "model.gguf")
     monkeypatch.setitem(sys.modules, "gguf", None)

@@ -8,7 +8,14 @@ import torch
 
 from checkpoint import hf_models
 from checkpoint.hf_comparison import EVERYTHING, InMemory, close, make, values_of
-from glassformer.checkpoint.hf import FAMILIES, TensorMismatchError, UnsupportedModelError, export_model, import_model
+from glassformer.checkpoint.hf import (
+    FAMILIES,
+    TensorMismatchError,
+    UnsupportedModelError,
+    export_model,
+    import_model,
+    with_model_type,
+)
 from glassformer.checkpoint.hf.folder import read_hf_folder, save_hf_folder
 from glassformer.decoding import GenerationConfig, generate
 from glassformer.models import build_model, preset
@@ -274,3 +281,48 @@ def test_a_config_that_does_not_fit_is_refused_by_name(change, message):
     theirs = hf_models.make(config, class_name, 0)
     with pytest.raises((UnsupportedModelError, TensorMismatchError, ValueError), match=message):
         import_model({**values_of(theirs), **change}, InMemory(theirs.state_dict()))
+
+
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [
+        ("BertForMaskedLM", "bert"),
+        ("MegatronBertForPreTraining", "megatron-bert"),
+        ("DistilBertModel", "distilbert"),
+        ("GPT2LMHeadModel", "gpt2"),
+        ("GPT2DoubleHeadsModel", "gpt2"),
+        ("MarianMTModel", "marian"),
+        ("T5ForConditionalGeneration", "t5"),
+        ("LlamaForCausalLM", "llama"),
+    ],
+)
+def test_a_missing_model_type_is_inferred_from_the_class_that_saved_the_model(name, family):
+    assert with_model_type({"architectures": [name]}) == {"architectures": [name], "model_type": family}
+    assert with_model_type({"architectures": [name], "model_type": "qwen3"})["model_type"] == "qwen3"
+
+
+@pytest.mark.parametrize("name", ["BertSomethingElse", "WhisperForConditionalGeneration", "Model", "ForMaskedLM"])
+def test_a_class_of_an_unknown_family_is_refused(name):
+    with pytest.raises(UnsupportedModelError, match=rf"no model_type and architectures=\['{name}'\], which names no"):
+        with_model_type({"architectures": [name]})
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_class_that_is_written_names_its_family(family):
+    kind = FAMILIES[family].kind
+    config = {"encoder": "tiny-bert-base", "decoder": "tiny-gpt2", "encoder_decoder": "tiny-bart-base"}[kind]
+    names = FAMILIES[family].write_config(preset(config))["architectures"]
+    assert with_model_type({"architectures": names})["model_type"] == family
+
+
+@pytest.mark.parametrize("prefix", ["Bert", "Roberta"])
+@pytest.mark.parametrize(("listed", "number"), [(3, 2), (2, 3)])
+def test_the_stored_head_decides_how_many_classes_there_are(prefix, listed, number):
+    """HF counts the classes of id2label, and refuses a head of another size."""
+    theirs = hf_models.small_bert(prefix, "ForSequenceClassification", num_labels=3)
+    values = values_of(theirs) | {"id2label": {str(index): str(index) for index in range(listed)}}
+    values["num_labels"] = number
+    ours = import_model(values, InMemory(theirs.state_dict()))
+    tokens, mask = padded("right", 0)
+    with torch.no_grad():
+        close(ours(tokens, mask), theirs(input_ids=tokens, attention_mask=mask).logits)

@@ -32,6 +32,7 @@ OPTIONS: dict[str, list[dict]] = {
     "n_kv_heads": [{"n_kv_heads": 1}, {"n_kv_heads": 2}],
     "head_dim": [{"head_dim": 5}, {"head_dim": 8, "n_kv_heads": 2, "positions": "rotary"}],
     "attention_scale": [{"attention_scale": 1.0}, {"attention_scale": 0.1}],
+    "scale_by_depth": [{"scale_by_depth": True}, {"scale_by_depth": True, "attention_scale": 1.0}],
     "qkv_bias": [{"qkv_bias": False}],
     "out_bias": [{"out_bias": False}],
     "qk_norm": [
@@ -73,6 +74,9 @@ OPTIONS: dict[str, list[dict]] = {
         CLASSES,
     ],
     "n_labels": [CLASSES | {"n_labels": 5}],
+    "head_activation": [
+        {"head": "language_model", "head_transform": True, "activation": "relu", "head_activation": "gelu"}
+    ],
     "head_transform": [
         {"head": "language_model", "head_transform": True, "activation": "gelu"},
         {"head": "language_model", "head_transform": True, "tie": "output"} | NARROW,

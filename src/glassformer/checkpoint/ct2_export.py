@@ -50,6 +50,7 @@ LIMITS = FormatLimits(
     ),
     required={
         "attention_scale": (None,),
+        "scale_by_depth": (False,),
         "qk_norm": (False,),
         "sliding_window": (None,),
         "norm": ("layer", "rms"),
@@ -60,6 +61,7 @@ LIMITS = FormatLimits(
         "head": ("language_model",),
         "n_labels": (None,),
         "head_transform": (False,),
+        "head_activation": (None,),
         "pooling": (None,),
     },
 )

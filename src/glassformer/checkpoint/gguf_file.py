@@ -59,6 +59,7 @@ def read_gguf(path: Path) -> ExternalModel:
         count = len(header.metadata["tokenizer.ggml.tokens"]) if tokenizer_json else 0
         if count > config["vocab_size"]:
             raise ValueError(f"{count} tokens: expected at most {config['vocab_size']}, the rows of token_embd.weight")
+        header.forget_lists()  # the tensors keep the header; lists of all tokens would stay in memory with it
     except CorruptFolderError:
         raise
     except ValueError as error:

@@ -80,5 +80,6 @@ def effective_settings(config: ModelConfig) -> dict[str, Any]:
     values |= {"n_kv_heads": config.kv_heads, "head_dim": config.head_size, "final_norm": config.has_final_norm}
     values["attention_scale"] = None if config.scale == config.head_size**-0.5 else config.scale
     values["source_vocab_size"] = None if config.source_vocab == config.vocab_size else config.source_vocab
+    values["head_activation"] = None if config.head_activation == config.activation else config.head_activation
     pools = config.head in ("sequence_class", "embedding")
     return values | {"pooling": config.pool_by if pools else None}

@@ -60,7 +60,10 @@ def make_stack(config: ModelConfig, depth: int, *, bidirectional: bool, cross: b
     elif config.positions == "alibi":
         score_bias = Alibi(config.n_heads)
     return Stack(
-        [make_layer(config, cross=cross, backend=backend) for _ in range(1 if config.share_layers else depth)],
+        [
+            make_layer(config, cross=cross, backend=backend, index=index)
+            for index in range(1 if config.share_layers else depth)
+        ],
         depth=depth,
         norm=make_norm(config.norm, config.d_model, config.norm_eps) if config.has_final_norm else None,
         rotary=Rotary(config.head_size, theta=config.rope_theta) if config.positions == "rotary" else None,
@@ -69,8 +72,11 @@ def make_stack(config: ModelConfig, depth: int, *, bidirectional: bool, cross: b
     )
 
 
-def make_layer(config: ModelConfig, *, cross: bool, backend: Backend) -> Layer:
-    """Return one Transformer layer of the config's sizes, with cross-attention if `cross`."""
+def make_layer(config: ModelConfig, *, cross: bool, backend: Backend, index: int = 0) -> Layer:
+    """Return one Transformer layer of the config's sizes, with cross-attention if `cross`.
+
+    `index` is the place of the layer in its stack, from 0.
+    """
     attention = partial(
         MultiHeadAttention,
         config.d_model,
@@ -81,7 +87,7 @@ def make_layer(config: ModelConfig, *, cross: bool, backend: Backend) -> Layer:
         out_bias=config.out_bias,
         qk_norm=config.norm if config.qk_norm else None,
         norm_eps=config.norm_eps,
-        scale=config.attention_scale,
+        scale=config.scale / (index + 1) if config.scale_by_depth else config.attention_scale,
         dropout=config.attention_dropout,
         backend=backend,
     )
@@ -108,7 +114,9 @@ def make_head(config: ModelConfig) -> nn.Module | None:
         transform = None
         if config.head_transform:
             norm = make_norm(config.norm, config.table_width, config.norm_eps)
-            transform = DenseTransform(width, config.table_width, activation=config.activation, norm=norm)
+            transform = DenseTransform(
+                width, config.table_width, activation=config.head_activation or config.activation, norm=norm
+            )
         scale = width**-0.5 if config.scale_output else 1.0
         width_out = config.table_width if config.head_transform else width
         return LanguageModelHead(

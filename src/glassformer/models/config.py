@@ -73,6 +73,8 @@ class ModelConfig(Checked):
     """Width of one head; None is d_model / n_heads."""
     attention_scale: float | None = None
     """Factor on attention scores; None is 1/√head_dim, T5 uses 1."""
+    scale_by_depth: bool = False
+    """Divide the attention scores of the n-th layer by n, as some GPT-2 models do."""
     qkv_bias: bool = True
     """Add a bias to the query, key and value projections."""
     out_bias: bool = True
@@ -137,6 +139,8 @@ class ModelConfig(Checked):
     """Number of classes, for the heads sequence_class and token_class."""
     head_transform: bool = False
     """Add a dense layer to the head, with activation and norm for a language model or tanh otherwise, as in BERT."""
+    head_activation: ActivationName | None = None
+    """Activation of the dense layer in a language-model head (RoBERTa has gelu there); None is the layers'."""
     pooling: Literal["first", "last", "mean"] | None = None
     """How a head pools a sequence into one vector; None is the first token of an encoder, the last of a decoder."""
     output_bias: bool = True
@@ -222,10 +226,11 @@ class ModelConfig(Checked):
     def with_head(self, head: str, **changes: Any) -> "ModelConfig":
         """Return this config with another head: `preset("bert-base").with_head("sequence_class", n_labels=2)`.
 
-        Fields that belong to the old head (`n_labels`, `head_transform`, `pooling`, a tied output) are reset, unless
-        `changes` sets them.
+        Fields that belong to the old head (`n_labels`, `head_transform`, `head_activation`, `pooling`, a tied output)
+        are reset, unless `changes` sets them.
         """
-        values: dict[str, Any] = {"head": head, "n_labels": None, "head_transform": False, "pooling": None}
+        reset = dict.fromkeys(("n_labels", "head_activation", "pooling"))
+        values: dict[str, Any] = {"head": head, "head_transform": False, **reset}
         if head != "language_model":
             values["tie"] = {"output": "none", "all": "embeddings"}.get(self.tie, self.tie)
         return ModelConfig.from_dict({**self.to_dict(), **values, **changes})
@@ -292,6 +297,8 @@ def _check_combinations(config: ModelConfig) -> None:
             f"tie={config.tie!r} with source_vocab_size={config.source_vocab} and vocab_size={config.vocab_size}: "
             "expected equal sizes"
         )
+    if config.scale_by_depth and config.share_layers:
+        raise ValueError("scale_by_depth=True with share_layers=True, whose layers are one: expected one of them")
     _check_head(config)
 
 
@@ -307,6 +314,11 @@ def _check_head(config: ModelConfig) -> None:
         raise ValueError(f"n_labels={config.n_labels} with head={config.head!r}, which has no classes: expected None")
     if config.head_transform and config.head in ("none", "token_class", "span"):
         raise ValueError(f"head_transform=True with head={config.head!r}, which does not support it: expected False")
+    if config.head_activation is not None and not (config.head_transform and config.head == "language_model"):
+        raise ValueError(
+            f"head_activation={config.head_activation!r} with head={config.head!r} and head_transform="
+            f"{config.head_transform}: expected None, or a language-model head with head_transform=True"
+        )
     if config.pooling is not None and config.head not in ("sequence_class", "embedding"):
         raise ValueError(f"pooling={config.pooling!r} with head={config.head!r}, which does not pool: expected None")
     if config.table_width != config.d_model and config.ties_output and not config.head_transform:

@@ -43,6 +43,8 @@ class LanguageModelHead(nn.Module):
         self.transform = transform
         self.scale = scale
         self.out_proj = nn.Linear(width, vocab_size, bias=bias)
+        self.skips_output_layer = False
+        """Whether `forward` returns the input of `out_proj`; set by losses that compute the output layer themselves."""
 
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
         """Return logits (B, T, V) of hidden states (B, T, C). Padding gets logits too."""
@@ -50,7 +52,7 @@ class LanguageModelHead(nn.Module):
             hidden = self.transform(hidden)
         if self.scale != 1.0:
             hidden = hidden * self.scale
-        return self.out_proj(hidden)
+        return hidden if self.skips_output_layer else self.out_proj(hidden)
 
 
 class SequenceClassHead(nn.Module):

@@ -104,7 +104,7 @@ class ScaledDotProduct:
 class MultiHeadAttention:
     """Multi-head attention: project to Q, K and V, attend per head, concatenate the heads, project the result."""
 
-    def __init__(self, params: Parameters, config: Config):
+    def __init__(self, params: Parameters, config: Config, scale: float | None = None):
         self.config = config
         self.q_proj, self.k_proj, self.v_proj, self.out_proj = (
             Linear(params.at(name)) for name in ("q_proj", "k_proj", "v_proj", "out_proj")
@@ -112,7 +112,7 @@ class MultiHeadAttention:
         self.norms = None
         if config.qk_norm:
             self.norms = [make_norm(config.norm, params.at(name), config.norm_eps) for name in ("q_norm", "k_norm")]
-        self.core = ScaledDotProduct(config.scale)
+        self.core = ScaledDotProduct(config.scale if scale is None else scale)
 
     def forward(
         self, query: Array, memory: Array, allowed: Array, bias: Array | None = None, angles: Array | None = None

@@ -34,6 +34,7 @@ class Config:
     n_kv_heads: int | None = None
     head_dim: int | None = None
     attention_scale: float | None = None
+    scale_by_depth: bool = False
     qkv_bias: bool = True
     out_bias: bool = True
     qk_norm: bool = False
@@ -60,6 +61,7 @@ class Config:
     head: str = "none"
     n_labels: int | None = None
     head_transform: bool = False
+    head_activation: str | None = None
     pooling: str | None = None
     output_bias: bool = True
     scale_output: bool = False

@@ -36,14 +36,17 @@ class Sublayer:
 
 
 class Layer:
-    """A Transformer layer: self-attention, cross-attention if `cross`, and feed-forward, each with a residual."""
+    """A Transformer layer: self-attention, cross-attention if `cross`, and feed-forward, each with a residual.
 
-    def __init__(self, params: Parameters, config: Config, *, cross: bool):
-        self.self_attn = MultiHeadAttention(params.at("self_attn"), config)
+    `scale` multiplies the attention scores.
+    """
+
+    def __init__(self, params: Parameters, config: Config, *, cross: bool, scale: float):
+        self.self_attn = MultiHeadAttention(params.at("self_attn"), config, scale)
         self.self_attn_sublayer = Sublayer(params.at("self_attn_sublayer"), config)
         self.cross_attn = None
         if cross:
-            self.cross_attn = MultiHeadAttention(params.at("cross_attn"), config)
+            self.cross_attn = MultiHeadAttention(params.at("cross_attn"), config, scale)
             self.cross_attn_sublayer = Sublayer(params.at("cross_attn_sublayer"), config)
         self.ffn = FeedForward(params.at("ffn"), config.activation, config.gated)
         self.ffn_sublayer = Sublayer(params.at("ffn_sublayer"), config)
@@ -106,7 +109,12 @@ class Stack:
         # A shared layer is used many times, and each use keeps its own forward: many objects over one set of
         # parameters.
         names = [f"layers.{0 if config.share_layers else index}" for index in range(depth)]
-        self.layers = [Layer(params.at(name), config, cross=cross) for name in names]
+        self.layers = [
+            Layer(
+                params.at(name), config, cross=cross, scale=config.scale / (index + 1 if config.scale_by_depth else 1)
+            )
+            for index, name in enumerate(names)
+        ]
         self.norm = make_norm(config.norm, params.at("norm"), config.norm_eps) if config.has_final_norm else None
         self.relative_bias = None
         if config.positions == "relative":

@@ -148,12 +148,16 @@ class DecoderTask(Task[Document, "PackedBatch"]):
     def loss(self, model: "nn.Module", batch: "PackedBatch") -> "Tensor":
         from glassformer.data.batching.labeled_batches import IGNORED
         from glassformer.data.batching.pair_batches import hide_words
-        from glassformer.training.losses import label_smoothed_cross_entropy
+        from glassformer.training.fused_loss import token_loss
 
-        tokens = hide_words(batch.tokens, self.config.train.word_dropout)
-        logits = model(tokens, segments=batch.segments).flatten(0, 1)
-        smoothing = self.config.train.label_smoothing
-        return label_smoothed_cross_entropy(logits, batch.targets, smoothing=smoothing, ignore=IGNORED, reduction="sum")
+        tokens, smoothing = hide_words(batch.tokens, self.config.train.word_dropout), self.config.train.label_smoothing
+        return token_loss(
+            model,
+            lambda: model(tokens, segments=batch.segments),
+            batch.targets,
+            smoothing=smoothing,
+            ignore=IGNORED,
+        )
 
     @override
     def flops(self, model: "Model", batch: "PackedBatch") -> int:

@@ -176,14 +176,24 @@ def pair_loss(model: "nn.Module", config: "TrainConfig", batch: "PairBatch") -> 
 
     from glassformer.data.batching.pair_batches import PairBatch, hide_words
     from glassformer.text.tokenizer import PAD
+    from glassformer.training.fused_loss import token_loss
     from glassformer.training.losses import summed_loss
 
     if config.r_drop:  # both passes in one, as a batch of twice the size
         batch = PairBatch(*(torch.cat((x, x)) for x in batch))
     source, target = (hide_words(x, config.word_dropout) for x in (batch.source, batch.target_in))
-    logits = model(source, target, batch.source_mask, batch.target_mask).flatten(0, 1)
+
+    def logits() -> torch.Tensor:
+        return model(source, target, batch.source_mask, batch.target_mask)
+
+    if not config.r_drop:
+        return token_loss(model, logits, batch.target_out, smoothing=config.label_smoothing, ignore=PAD)
     return summed_loss(
-        logits, batch.target_out.flatten(), ignored=PAD, smoothing=config.label_smoothing, r_drop=config.r_drop
+        logits().flatten(0, 1),
+        batch.target_out.flatten(),
+        ignored=PAD,
+        smoothing=config.label_smoothing,
+        r_drop=config.r_drop,
     )
 
 

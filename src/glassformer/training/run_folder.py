@@ -162,9 +162,11 @@ class RunFolder:
             raise RunMismatchError(f"{self.path} was started from another model (--from). {way_out}")
         paths = {**self.record["inputs"], **self.inputs}  # known by their content
         before, now = flatten(self.record["config"], paths), flatten(self.config, paths)
+        # A version that did not have an option yet behaved as if it were off: empty, 0 or False.
+        new_and_off = {name for name in now if name not in before and not now[name]}
         changed = {
             name: [before.get(name), now.get(name)]
-            for name in sorted({*before, *now})
+            for name in sorted({*before, *now} - new_and_off)
             if before.get(name) != now.get(name)
         }
         bound = {name: values for name, values in changed.items() if name not in FREE}

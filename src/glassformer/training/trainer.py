@@ -27,7 +27,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from types import FrameType
 from typing import Generic, NamedTuple, Protocol, TypeVar
@@ -39,6 +39,7 @@ from glassformer.base.names import suggestion
 from glassformer.checkpoint.model_folder import WEIGHTS, load_parameters, read_tensors
 from glassformer.checkpoint.output_folder import discard_folder
 from glassformer.checkpoint.safe_files import verify_folder
+from glassformer.data.batching.update_batches import UpdateBatches
 from glassformer.metrics.scores import LOWER_IS_BETTER
 from glassformer.progress import Step
 from glassformer.runtime.devices import choose_device
@@ -47,7 +48,7 @@ from glassformer.training.gradients import Batch, Gradients, GraphedGradients, T
 from glassformer.training.lora import fold_adapters
 from glassformer.training.optimizers import make_optimizer
 from glassformer.training.precision import autocast, choose_precision
-from glassformer.training.schedules import Plan, warmup_updates
+from glassformer.training.schedules import Plan, simple_plan
 from glassformer.training.state import (
     Evaluation,
     NotFiniteError,
@@ -66,7 +67,6 @@ MAX_BAD = 5
 START_SCALE, SCALE_GROWTH = 2.0**16, 2000
 """Loss scaling of fp16: the first factor, and the number of updates without overflow after which it doubles. It is
 halved at every overflow."""
-
 
 AnyBatch = TypeVar("AnyBatch", bound=TrainBatch, covariant=True)
 
@@ -214,10 +214,13 @@ class Trainer(Generic[Batch]):
         """Return the best validation so far, the earliest one if several are equal; None before the first."""
         return max(self.state.evaluations, key=self._goodness, default=None)
 
+    @cached_property
+    def _update_batches(self) -> UpdateBatches[Batch]:
+        return UpdateBatches(self.batches, self.config.accumulate, self._plan.ramp(self.config.batch_ramp))
+
     @property
     def _plan(self) -> Plan:
-        updates = self.config.updates
-        return self.plan or Plan(updates=updates, warmup=warmup_updates(self.config.warmup, updates))
+        return self.plan or simple_plan(self.config.updates, self.config.warmup, self.config.batch_ramp)
 
     def _is_evaluation_due(self) -> bool:
         state = self.state
@@ -254,11 +257,10 @@ class Trainer(Generic[Batch]):
         return len(since) >= self.config.patience
 
     def _update(self) -> None:
-        """Make one update from `accumulate` batches, equal to an update from one batch with all their sequences."""
+        """Make one update from one or several batches, equal to one from a batch with all their sequences."""
         began = time.perf_counter()
         config, state = self.config, self.state
-        first = state.position * config.accumulate
-        batches = [self.batches[first + i] for i in range(config.accumulate)]
+        batches = self._update_batches[state.position]
         tokens = sum(batch.n_target_tokens for batch in batches)
         self.model.train()
         self.gradients.clear()
@@ -269,7 +271,7 @@ class Trainer(Generic[Batch]):
         if config.adversarial:
             with shifted_embeddings(self.model, config.adversarial):
                 for index, batch in enumerate(batches):
-                    self._add_gradient(batch, tokens, config.accumulate + index)
+                    self._add_gradient(batch, tokens, len(batches) + index)
         norm = self._gradient_norm()
         lr = self._plan.lr(config.schedule, config.lr, state.update + 1)
         state.position += 1
@@ -344,8 +346,7 @@ class Trainer(Generic[Batch]):
 
     def _choose_parameters(self) -> dict[str, Tensor]:
         """Load and return the best checkpoint's parameters, or the average of the last ones if as good or better."""
-        positions = saved_positions(self.folder)
-        best = self.best()
+        positions, best = saved_positions(self.folder), self.best()
         assert best is not None
         chosen_at = best.position if best.position in positions else positions[-1]
         chosen = read_tensors(verify_folder(checkpoint_path(self.folder, chosen_at)).file(WEIGHTS))
