@@ -14,6 +14,7 @@ from glassformer.serve import (
     completions_endpoint,
     embeddings_endpoint,
     health_endpoint,
+    live_page,
     models_endpoint,
     tasks_endpoint,
 )
@@ -35,6 +36,7 @@ ENDPOINTS = (
     embeddings_endpoint,
     tasks_endpoint,
     health_endpoint,
+    live_page,
 )
 
 
