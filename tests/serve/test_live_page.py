@@ -57,7 +57,7 @@ def test_a_conversation_has_several_turns_and_shows_probabilities(page):
     page.fill("#temperature", "0")
     send(page, "hi <b>there</b>")
     send(page, "and again")
-    page.wait_for_function("document.querySelectorAll('.message').length === 4")
+    page.wait_for_selector(".message >> nth=3")
     assert page.inner_text(".message.user >> nth=0") == "hi <b>there</b>"
     assert page.evaluate("messages.map((one) => one.role).join()") == "user,assistant,user,assistant"
     assert page.evaluate("document.querySelectorAll('.message.assistant')[0].querySelectorAll('.token').length") == 5

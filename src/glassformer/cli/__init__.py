@@ -25,6 +25,7 @@ FUNCTIONS = {
     "run": ("run", "run"),
     "serve": ("serve", "serve"),
     "eval": ("evaluate", "evaluate"),
+    "rate": ("rate", "rate"),
     "info": ("info", "info"),
     "convert": ("convert", "convert"),
     "bench": ("bench", "bench"),

@@ -36,13 +36,7 @@ def serve(
     _check(listen, limits, batch)
     if not models:
         raise UsageError("MODELS is missing: glassformer serve --help shows how to use it")
-    try:
-        import fastapi  # noqa: F401
-        import llguidance  # noqa: F401
-        import prometheus_client  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError as error:
-        raise ImportError(f"glassformer serve needs the package {error.name}: install it with {INSTALL}") from error
+    import_server("serve")
     from glassformer.serve.http_app import make_app
     from glassformer.serve.http_server import serve as serve_app
     from glassformer.serve.served_models import parse_models
@@ -56,6 +50,17 @@ def serve(
             print(f"API: {address}/v1   documentation: {address}/docs   Ctrl-C ends", file=sys.stderr)
 
     serve_app(app, listen, limits, on_start=say)
+
+
+def import_server(verb: str) -> None:
+    """Raise an ImportError with the install command if a package of the server is missing."""
+    try:
+        import fastapi  # noqa: F401
+        import llguidance  # noqa: F401
+        import prometheus_client  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise ImportError(f"glassformer {verb} needs the package {error.name}: install it with {INSTALL}") from error
 
 
 def _check(listen: ListenOptions, limits: RequestLimits, batch: BatchOptions) -> None:

@@ -6,6 +6,7 @@ VERBS = {
     "run": "translate, classify, continue, answer or embed lines of text with a trained model",
     "serve": "serve models over HTTP, with OpenAI's API and a task API",
     "eval": "score a trained model on your own data, by the metrics of its task",
+    "rate": "let people compare the outputs of models, blind, and report who wins",
     "info": "show what a model folder holds",
     "convert": "write a model in another library's format, or read one",
     "bench": "measure how fast this machine generates text, beside other libraries",
