@@ -333,3 +333,31 @@ def test_the_times_beside_llama_cpp_are_written_as_a_result_file(tmp_path, monke
     ]
     prompt = [2 + index * 7 % (model.config.vocab_size - 2) for index in range(4)]
     assert evaluated == [[prompt, [2], [2]], [prompt], [prompt, *[[2]] * 24]]
+
+
+def test_a_servers_load_is_measured_and_written_as_a_result_file(tmp_path, monkeypatch, capsys):
+    from serve.served import write_models
+
+    module, out = program("serve"), tmp_path / "serve.json"
+    model = write_models(tmp_path)["chat"]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    words = ["--clients", 1, 3, "--requests", 1, "--tokens", 6, "--rounds", 1, "--serve", "--device cpu"]
+    call(module, monkeypatch, model, *words, "--out", out)
+    result = json.loads(out.read_text(encoding="utf-8"))
+    results_page.check_result(result, out.name)
+    assert [row[:2] for row in result["rows"]] == [
+        [n_clients, name] for n_clients in (1, 3) for name in ("the engine alone", "glassformer")
+    ]
+    for row in result["rows"]:
+        assert float(row[2]) > 0
+    assert re.fullmatch(r"\d+ / \d+", result["rows"][1][4])
+    assert "| 3 | glassformer |" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="ended with code 3"), module.ServerProcess("peer", "sh -c 'exit 3'"):
+        pass
+
+
+def test_quantiles_of_waiting_times():
+    module = program("serve")
+    assert module.quantile([], 0.5) == 0
+    assert module.quantile([3, 1, 2], 0.5) == 2
+    assert module.quantile([3, 1, 2], 0.99) == 3

@@ -120,7 +120,7 @@ class Layer(nn.Module):
         self_cache, cross_cache = (None, None) if cache is None else (cache.self_attn, cache.cross_attn)
         kernels = None if cache is None else cache.kernels
         parts = self._fusible_parts()
-        if cache is not None and parts is not None and can_fuse(parts, x, cache):
+        if cache is not None and relative is None and parts is not None and can_fuse(parts, x, cache):
             return fused_layer(parts, x, mask=mask, bias=bias, rotation=rotation, cache=cache)
 
         def self_attn(y: Tensor) -> Tensor:
