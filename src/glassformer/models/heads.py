@@ -46,11 +46,13 @@ class LanguageModelHead(nn.Module):
 
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
         """Return logits (B, T, V) of hidden states (B, T, C). Padding gets logits too."""
+        return self.out_proj(self.before_projection(hidden))
+
+    def before_projection(self, hidden: Tensor) -> Tensor:
+        """Return what the projection to the vocabulary is applied to: hidden states, transformed and scaled."""
         if self.transform is not None:
             hidden = self.transform(hidden)
-        if self.scale != 1.0:
-            hidden = hidden * self.scale
-        return self.out_proj(hidden)
+        return hidden if self.scale == 1.0 else hidden * self.scale
 
 
 class SequenceClassHead(nn.Module):

@@ -19,7 +19,7 @@ from glassformer.text import Tokenizer
 from glassformer.text.tokenizer import UNKNOWN
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from glassformer.data.batching.packed_windows import PackedBatch, PackedBatches, TokenStream
     from glassformer.models.transformer import Model
@@ -145,15 +145,14 @@ class DecoderTask(Task[Document, "PackedBatch"]):
         return found._replace(examples=max(1, found.target_characters // window))
 
     @override
-    def loss(self, model: "nn.Module", batch: "PackedBatch") -> "Tensor":
+    def loss(self, model: Any, batch: "PackedBatch") -> "Tensor":
         from glassformer.data.batching.labeled_batches import IGNORED
         from glassformer.data.batching.pair_batches import hide_words
-        from glassformer.training.losses import label_smoothed_cross_entropy
+        from glassformer.training.output_loss import output_loss
 
         tokens = hide_words(batch.tokens, self.config.train.word_dropout)
-        logits = model(tokens, segments=batch.segments).flatten(0, 1)
-        smoothing = self.config.train.label_smoothing
-        return label_smoothed_cross_entropy(logits, batch.targets, smoothing=smoothing, ignore=IGNORED, reduction="sum")
+        hidden = model.decode(tokens, segments=batch.segments)
+        return output_loss(model, hidden, batch.targets, ignored=IGNORED, smoothing=self.config.train.label_smoothing)
 
     @override
     def flops(self, model: "Model", batch: "PackedBatch") -> int:

@@ -15,7 +15,7 @@ from glassformer.tasks.task import Task
 from glassformer.text import BpeDropout, Tokenizer
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from glassformer.data.batching.pair_batches import PairBatch, TokenBudgetBatches
     from glassformer.models import EncoderDecoderModel
@@ -162,7 +162,7 @@ class Seq2SeqTask(Task[Example, "PairBatch"]):
         return example.source, example.target
 
     @override
-    def loss(self, model: "nn.Module", batch: "PairBatch") -> "Tensor":
+    def loss(self, model: Any, batch: "PairBatch") -> "Tensor":
         return pair_loss(model, self.config.train, batch)
 
     @override
@@ -170,20 +170,20 @@ class Seq2SeqTask(Task[Example, "PairBatch"]):
         return pair_flops(model, self.config.train, batch)
 
 
-def pair_loss(model: "nn.Module", config: "TrainConfig", batch: "PairBatch") -> "Tensor":
+def pair_loss(model: Any, config: "TrainConfig", batch: "PairBatch") -> "Tensor":
     """Return the sum of a batch's token losses: smoothed cross-entropy, with word dropout and R-Drop if configured."""
     import torch
 
     from glassformer.data.batching.pair_batches import PairBatch, hide_words
     from glassformer.text.tokenizer import PAD
-    from glassformer.training.losses import summed_loss
+    from glassformer.training.output_loss import output_loss
 
     if config.r_drop:  # both passes in one, as a batch of twice the size
         batch = PairBatch(*(torch.cat((x, x)) for x in batch))
     source, target = (hide_words(x, config.word_dropout) for x in (batch.source, batch.target_in))
-    logits = model(source, target, batch.source_mask, batch.target_mask).flatten(0, 1)
-    return summed_loss(
-        logits, batch.target_out.flatten(), ignored=PAD, smoothing=config.label_smoothing, r_drop=config.r_drop
+    hidden = model.decode(target, model.encode(source, batch.source_mask), batch.source_mask, batch.target_mask)
+    return output_loss(
+        model, hidden, batch.target_out, ignored=PAD, smoothing=config.label_smoothing, r_drop=config.r_drop
     )
 
 

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from glassformer.runtime.compile_cache import separate_compile_cache
 from glassformer.training.budget import Planner, TimeBudget, guess_costs, updates_that_fit
 from glassformer.training.callbacks import Callbacks, attach
 from glassformer.training.estimate import (
@@ -64,7 +63,7 @@ def train_run(
         model: The model to train.
         config: The training options.
         batches: The training batches, numbered from 0 over the whole run.
-        loss: Called once with the model, compiled or not. Returns a function that computes the summed loss of a batch.
+        loss: Called with the model or a copy of it. Returns a function that computes the summed loss of a batch.
         evaluate: Returns the scores of a validation.
         flops: Returns the floating-point operations of training on a batch.
         notes: Lines to print before training.
@@ -77,13 +76,12 @@ def train_run(
         callbacks: The user's callbacks, called after the log was written.
     """
     began = time.perf_counter() if began is None else began
-    if config.compile:
-        separate_compile_cache()
     trainer = Trainer(
         model=model,
         config=config,
         batches=batches,
-        loss=loss(torch.compile(model) if config.compile else model),  # type: ignore[arg-type]
+        loss=loss(model),
+        loss_of=loss,
         evaluate=evaluate,
         folder=run.checkpoints,
     )
@@ -129,6 +127,7 @@ def train_run(
                 rehearse=lambda: rehearse(model, score, test),
             )
             trainer.correct, trainer.wants_validation = planner.correct, planner.wants_validation
+            trainer.is_correction_due = planner.is_correction_due
         trainer.run()
         truth = MeasuredCost(
             flops=round(trainer.state.position / plan.end * estimate.flops),
