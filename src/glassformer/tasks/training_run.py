@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from glassformer.training.budget import Planner, TimeBudget, guess_costs, updates_that_fit
 from glassformer.training.callbacks import Callbacks, attach
+from glassformer.training.compile_choice import choose_compilation
 from glassformer.training.estimate import (
     Estimate,
     MeasuredCost,
@@ -85,6 +86,7 @@ def train_run(
         evaluate=evaluate,
         folder=run.checkpoints,
     )
+    notes = [*notes, *choose_compilation(trainer)]
     # Load the libraries of scores and charts first, so that their memory does not count as memory of the run.
     prepare_tensorboard()
     rehearse(model, score, test[:FIRST_SAMPLE])

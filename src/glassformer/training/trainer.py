@@ -137,7 +137,6 @@ class Trainer(Generic[Batch]):
         )
         self.gradients = self.setup.gradients()
         self.is_async = can_apply_on_device(self.optimizer, self.device) and self.precision != "fp16"
-        """Whether the numbers of an update are read after the next one was started."""
         self.state = TrainState()
         self._started: StartedUpdate | None = None
         self._finished_at = 0.0
@@ -155,6 +154,7 @@ class Trainer(Generic[Batch]):
         after SIGINT or SIGTERM, and DivergedError if training diverged.
         """
         self.state = load_newest(self.folder, self.model, self.optimizer, self.warn)
+        self.state.is_compiled = self.setup.is_compiled
         self.setup.pull()
         if not self.state.position or self.precision != "fp16":
             self.state.loss_scale = START_SCALE if self.precision == "fp16" else 1.0
