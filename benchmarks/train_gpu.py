@@ -33,6 +33,7 @@ from glassformer.models import ModelConfig, build_model
 from glassformer.tasks.seq2seq_task import pair_loss
 from glassformer.training.compile_choice import choose_compilation
 from glassformer.training.output_loss import output_loss
+from glassformer.training.prefetch import Prefetcher
 from glassformer.training.train_config import TrainConfig
 from glassformer.training.trainer import Trainer
 
@@ -75,6 +76,7 @@ def ours(config: ModelConfig, batches: Sequence[Any], **options: Any) -> Update:
         folder=Path(tempfile.mkdtemp()),
     )  # fmt: skip
     choose_compilation(trainer)
+    trainer._get_batches = Prefetcher(trainer.batches.__getitem__, pin=True).get  # as in `Trainer.run`
     return lambda number: trainer._update()
 
 

@@ -26,7 +26,8 @@ if HAS_TRITON:
     ):  # fmt: skip
         """Write the loss of one row (one program each), and its gradient over the row's logits.
 
-        `l_n` is the stride of a row, `width` the number of its columns. Columns from `n_classes` on are padding.
+        `l_n` is the stride of a row, `width` the number of its columns. Columns from `n_classes` on are padding. The
+        row is read twice; the second time it is still in the cache.
         """
         row = tl.program_id(0).to(tl.int64)
         logits += row * l_n
@@ -38,23 +39,21 @@ if HAS_TRITON:
                 places = first + lanes
                 tl.store(logits + places, tl.zeros([block], tl.float32), mask=places < width)
         else:
-            best = tl.full([block], float("-inf"), tl.float32)
-            total = tl.zeros([block], tl.float32)
+            best = float("-inf")
+            total = tl.zeros([block], tl.float32)  # each lane has its own sums
             plain = tl.zeros([block], tl.float32)
-            for first in range(0, n_classes, block):  # each lane keeps its own maximum and sums
+            for first in range(0, n_classes, block):
                 places = first + lanes
                 is_there = places < n_classes
-                numbers = tl.load(logits + places, mask=is_there, other=float("-inf")).to(tl.float32)
-                larger = tl.maximum(best, numbers)
-                # A lane without a number so far has -inf - -inf = NaN here.
-                shrink = tl.where(best == larger, 1.0, tl.exp(best - larger))
-                total = total * shrink + tl.where(is_there, tl.exp(numbers - larger), 0.0)
+                # Read up to `width`, a multiple of 16, so that each thread reads 16 bytes at once.
+                numbers = tl.load(logits + places, mask=places < width, other=float("-inf")).to(tl.float32)
+                numbers = tl.where(is_there, numbers, float("-inf"))
+                larger = tl.maximum(best, tl.max(numbers, 0))
+                total = total * tl.exp(best - larger) + tl.exp(numbers - larger)
                 best = larger
                 if smoothing > 0.0:
                     plain += tl.where(is_there, numbers, 0.0)
-            most = tl.max(best, 0)
-            total_of_all = tl.sum(total * tl.where(best == most, 1.0, tl.exp(best - most)), 0)
-            log_total = most + tl.log(total_of_all)
+            log_total = best + tl.log(tl.sum(total, 0))
             chosen = tl.load(logits + target).to(tl.float32)
             loss = log_total - (1.0 - smoothing) * chosen
             if smoothing > 0.0:
@@ -65,7 +64,7 @@ if HAS_TRITON:
             for first in range(0, width, block):
                 places = first + lanes
                 is_there = places < n_classes
-                numbers = tl.load(logits + places, mask=is_there, other=float("-inf")).to(tl.float32)
+                numbers = tl.load(logits + places, mask=places < width, other=float("-inf")).to(tl.float32)
                 gradient = tl.exp(numbers - log_total) - spread - tl.where(places == target, 1.0 - smoothing, 0.0)
                 tl.store(logits + places, tl.where(is_there, gradient, 0.0), mask=places < width)
 

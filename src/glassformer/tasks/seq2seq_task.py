@@ -181,7 +181,11 @@ def pair_loss(model: Any, config: "TrainConfig", batch: "PairBatch") -> "Tensor"
     if config.r_drop:  # both passes in one, as a batch of twice the size
         batch = PairBatch(*(torch.cat((x, x)) for x in batch))
     source, target = (hide_words(x, config.word_dropout) for x in (batch.source, batch.target_in))
-    hidden = model.decode(target, model.encode(source, batch.source_mask), batch.source_mask, batch.target_mask)
+    # Padding follows the target, so no token before it attends to it: the causal mask alone is enough, and kernels take
+    # that as a flag. The positions of padding must be in the table, though.
+    max_len = model.config.max_len
+    target_mask = None if max_len is None or target.shape[1] <= max_len else batch.target_mask
+    hidden = model.decode(target, model.encode(source, batch.source_mask), batch.source_mask, target_mask)
     return output_loss(
         model, hidden, batch.target_out, ignored=PAD, smoothing=config.label_smoothing, r_drop=config.r_drop
     )

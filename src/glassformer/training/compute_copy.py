@@ -12,7 +12,8 @@ weight in every step, and gradients are summed over batches in float32.
 
 import copy
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -67,6 +68,31 @@ class ComputeCopy:
         """Copy the values of the model's parameters."""
         targets = [place.rows_of(place.parameter) for place in self._places]
         torch._foreach_copy_(targets, [place.own for place in self._places])
+
+    @contextmanager
+    def pushing(self, *, add: bool) -> Iterator[None]:
+        """Context manager for a backward pass: `push` each gradient as soon as it is there, to save memory."""
+        by_parameter: dict[int, list[_Place]] = {}
+        for place in self._learned:
+            by_parameter.setdefault(id(place.parameter), []).append(place)
+
+        def push(parameter: Tensor) -> None:
+            assert parameter.grad is not None
+            for place in by_parameter[id(parameter)]:
+                rows = place.rows_of(parameter.grad).to(place.own.dtype, copy=True)
+                place.own.grad = rows if not add or place.own.grad is None else place.own.grad.add_(rows)
+            parameter.grad = None
+
+        if not add:
+            for place in self._learned:
+                place.own.grad = None
+        learned: list[Any] = list(self.learned)
+        handles = [parameter.register_post_accumulate_grad_hook(push) for parameter in learned]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
 
     def prepare_gradients(self) -> None:
         """Remove the gradients of the copy, and give every parameter of the model memory for one."""

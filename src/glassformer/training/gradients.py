@@ -66,11 +66,10 @@ class Gradients(Generic[Batch]):
         return [p for p in self.parameters if p.requires_grad] if self.copy is None else self.copy.learned
 
     def clear(self) -> None:
-        """Remove the gradients of all parameters. With a copy, the next `add` replaces them."""
+        """Remove the gradients of all parameters."""
         self._is_empty = True
-        if self.copy is None:
-            for parameter in self.parameters:
-                parameter.grad = None
+        for parameter in self.parameters:
+            parameter.grad = None
 
     def add(self, batch: Batch, *, divisor: float, scale: float) -> Tensor:
         """Add the gradient of loss / divisor * scale to the parameters, and return loss / divisor, on the device.
@@ -83,10 +82,10 @@ class Gradients(Generic[Batch]):
 
     def _backward(self, batch: Batch, factor: "float | Tensor", scale: "float | Tensor") -> Tensor:
         """Compute the loss times `factor`, and add its gradient times `scale` to the parameters of the model."""
-        loss = self._differentiate(batch, factor, scale)
-        if self.copy is not None:
-            self.copy.push(add=not self._is_empty)
-        return loss
+        if self.copy is None:
+            return self._differentiate(batch, factor, scale)
+        with self.copy.pushing(add=not self._is_empty):
+            return self._differentiate(batch, factor, scale)
 
     def _differentiate(self, batch: Batch, factor: "float | Tensor", scale: "float | Tensor") -> Tensor:
         """Compute the loss times `factor`, and leave its gradient in the parameters that it depends on."""
@@ -121,10 +120,21 @@ class GraphedGradients(Gradients[Batch]):
         self._pool = torch.cuda.graph_pool_handle()
 
     @override
+    def _backward(self, batch: Batch, factor: "float | Tensor", scale: "float | Tensor") -> Tensor:
+        if self.copy is None or self.is_off:
+            return super()._backward(batch, factor, scale)
+        loss = self._differentiate(batch, factor, scale)
+        self.copy.push(add=not self._is_empty)  # all at once, and in place: the graphs contain the addresses
+        return loss
+
+    @override
     def clear(self) -> None:
-        """Set the gradients to zero in place, because the graphs contain their addresses."""
-        if self.is_off or self.copy is not None:
+        """Set the gradients to zero in place, because the graphs contain their addresses. A copy replaces them."""
+        if self.is_off:
             super().clear()
+            return
+        self._is_empty = True
+        if self.copy is not None:
             return
         gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
         if gradients:
