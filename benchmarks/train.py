@@ -3,10 +3,11 @@
     python benchmarks/train.py [--size demo|base] [--rounds 7] [--threads 2] [--precision fp32] [--out FILE]
 
 Every trainer gets the same batch, without padding, so that the handling of padding does not matter. A step is forward,
-label-smoothed loss, backward, gradient clipping and a fused Adam update, in training mode with the same dropout. It is
-measured in float32, and with bfloat16 autocast too if the CPU has matrix units (AMX). In each round, every trainer
-makes one step, so that noise affects all of them. The table shows medians over the rounds. Its last column is the
-model's arithmetic rate divided by the highest rate of a matrix product that was measured in the same run.
+label-smoothed loss, backward, gradient clipping and a fused Adam update, in training mode with the same dropout.
+Glassformer's step is one update of its `Trainer`, as `glassformer train` makes it. Steps are measured in float32, and
+with bfloat16 autocast too if the CPU has matrix units (AMX). In each round, every trainer makes one step, so that noise
+affects all of them. The table shows medians over the rounds. Its last column is the model's arithmetic rate divided by
+the highest rate of a matrix product that was measured in the same run.
 """
 
 import argparse
@@ -14,7 +15,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import torch
@@ -27,6 +28,7 @@ from glassformer.models import EncoderDecoderModel, ModelConfig
 from glassformer.tasks.seq2seq_task import pair_loss
 from glassformer.training.precision import Precision, autocast
 from glassformer.training.train_config import TrainConfig
+from glassformer.training.trainer import Trainer
 
 Step = Callable[[Precision], None]
 
@@ -79,10 +81,33 @@ def glassformer_step(size: Size, source: Tensor, target: Tensor) -> Step:
         dropout=size.dropout,
         embedding_dropout=size.dropout,
     )
-    model = EncoderDecoderModel(config).train()
-    loss = partial(pair_loss, model, TrainConfig(label_smoothing=0.1))
+    model = EncoderDecoderModel(config)
     batch = PairBatch(source, target[:, :-1].contiguous(), target[:, 1:].contiguous())
-    return _step(model, lambda: loss(batch) / batch.n_target_tokens)
+
+    @cache
+    def trainer(precision: Precision) -> Trainer[PairBatch]:
+        train = TrainConfig(lr=1e-4, schedule="constant", warmup=0, clip=1.0, precision=precision, device="cpu")
+        return Trainer(
+            model=model,
+            config=train,
+            batches=SameBatch(batch),
+            loss=partial(pair_loss, model, train),
+            evaluate=dict,
+            folder=Path("unused: no checkpoint is written"),
+        )
+
+    return lambda precision: trainer(precision)._update()
+
+
+@dataclass(frozen=True)
+class SameBatch:
+    """Training data with one batch only."""
+
+    batch: PairBatch
+
+    def __getitem__(self, number: int) -> PairBatch:
+        """Return the batch, whatever its number."""
+        return self.batch
 
 
 class TorchTransformer(nn.Module):

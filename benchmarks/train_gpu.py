@@ -32,7 +32,7 @@ from glassformer.data.batching.pair_batches import PairBatch, make_pair_batch
 from glassformer.models import ModelConfig, build_model
 from glassformer.tasks.seq2seq_task import pair_loss
 from glassformer.training.compile_choice import choose_compilation
-from glassformer.training.output_loss import output_loss
+from glassformer.training.fused_loss import token_loss
 from glassformer.training.prefetch import Prefetcher
 from glassformer.training.train_config import TrainConfig
 from glassformer.training.trainer import Trainer
@@ -76,12 +76,12 @@ def ours(config: ModelConfig, batches: Sequence[Any], **options: Any) -> Update:
         folder=Path(tempfile.mkdtemp()),
     )  # fmt: skip
     choose_compilation(trainer)
-    trainer._get_batches = Prefetcher(trainer.batches.__getitem__, pin=True).get  # as in `Trainer.run`
+    trainer._get_batches = Prefetcher(trainer._update_batches.__getitem__, pin=True).get  # as in `Trainer.run`
     return lambda number: trainer._update()
 
 
 def _text_loss(model: Any, config: TrainConfig, batch: PackedBatch) -> Tensor:
-    return output_loss(model, model.decode(batch.tokens), batch.targets, ignored=-100)
+    return token_loss(model, lambda: model(batch.tokens), batch.targets, smoothing=0.0, ignore=-100)
 
 
 def theirs(model: nn.Module, batches: Sequence[Any], loss: Callable[[Any], Tensor]) -> Update:

@@ -116,17 +116,16 @@ def first_seed(family):
 def tied(family):
     """Return a random config of this family with tied tables."""
     drawn = random_hf.draw(family, first_seed(family))
-    heads = {"gpt2": "LMHeadModel", "t5": "ForConditionalGeneration", "bart": "ForConditionalGeneration"}
+    heads = {"gpt2": "LMHeadModel"} | dict.fromkeys(
+        ("t5", "mt5", "umt5", "bart", "mbart", "m2m_100", "pegasus"), "ForConditionalGeneration"
+    )
     heads |= {
-        "pegasus": "ForConditionalGeneration",
         "marian": "MTModel",
         **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), "ForCausalLM"),
     }
     prefix = type(drawn.config).__name__.removesuffix("Config")
     drawn.class_name = prefix + heads.get(family, "ForMaskedLM")
     drawn.config.tie_word_embeddings = True
-    if family in ("roberta", "electra"):
-        drawn.config.hidden_act = "gelu"
     return drawn
 
 

@@ -8,7 +8,14 @@ import torch
 
 from checkpoint import hf_models
 from checkpoint.hf_comparison import EVERYTHING, InMemory, close, make, values_of
-from glassformer.checkpoint.hf import FAMILIES, TensorMismatchError, UnsupportedModelError, export_model, import_model
+from glassformer.checkpoint.hf import (
+    FAMILIES,
+    TensorMismatchError,
+    UnsupportedModelError,
+    export_model,
+    import_model,
+    with_model_type,
+)
 from glassformer.checkpoint.hf.folder import read_hf_folder, save_hf_folder
 from glassformer.decoding import GenerationConfig, generate
 from glassformer.models import build_model, preset
@@ -74,8 +81,8 @@ def test_a_decoder_gives_hfs_outputs(family, side, seed):
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("family", hf_models.PAIRS)
 def test_an_encoder_decoder_gives_hfs_outputs(family, side, seed):
-    if side == "left" and family != "t5":
-        pytest.skip("HF's BART and Marian count padding as positions; ours do not")
+    if side == "left" and family not in ("t5", "mt5", "umt5", "m2m_100"):
+        pytest.skip("HF's BART, mBART and Marian count padding as positions; ours do not")
     theirs = make(family, seed)
     ours = imported(theirs)
     tokens, mask = padded(side, seed)
@@ -188,6 +195,8 @@ def test_generate_gives_hfs_texts(family, seed, search):
     torch.manual_seed(seed)
     tokens = torch.randint(3, hf_models.VOCAB, (2, 5))
     settings = {"max_new_tokens": 8, **SEARCHES[search]}
+    if family == "m2m_100":
+        settings["suppress_tokens"] = (1,)  # HF's M2M100 gives padding no position, wherever it is
     with torch.no_grad():
         found = theirs.generate(
             input_ids=tokens,
@@ -196,10 +205,11 @@ def test_generate_gives_hfs_texts(family, seed, search):
             pad_token_id=1,
             return_dict_in_generate=True,
             output_scores=True,
-            use_cache=family != "t5",  # HF's T5 cache has the encoder's number of layers, which may be too few
+            use_cache=family
+            not in ("t5", "mt5", "umt5"),  # HF's T5 cache has the encoder's number of layers, which may be too few
             **settings,
         )
-    begin = None if family in hf_models.DECODERS else 1
+    begin = None if family in hf_models.DECODERS else theirs.config.decoder_start_token_id
     config, is_greedy = GenerationConfig(**settings), settings["num_beams"] == 1
     texts = generate(ours, tokens.tolist(), config, begin=begin, end=0, with_log_probs=is_greedy)
     expected = written_by_hf(theirs, found, start=5 if begin is None else 1, end=0)
@@ -228,11 +238,17 @@ def test_export_returns_the_imported_tensors(family, seed, tmp_path):
         assert torch.equal(one, two), name
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "t5-small", "t5-v1.1-small", "bart-base", "marian", "bert-base"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("gpt2", "llama", "t5-small", "t5-v1.1-small", "bart-base", "marian", "bert-base"),
+        *("mbart-large", "nllb", "umt5-small"),
+    ],
+)
 def test_every_preset_finds_its_family(name):
     model = build_model(preset(f"tiny-{name}"))
     values, tensors = export_model(model)
-    assert values["model_type"] == name.split("-")[0]
+    assert values["model_type"] == {"nllb": "m2m_100"}.get(name, name.split("-")[0])
     again = import_model(values, InMemory(tensors))
     for one, two in zip(model.parameters(), again.parameters(), strict=True):
         assert torch.equal(one, two)
@@ -258,7 +274,7 @@ def test_settings_that_no_family_supports_are_named():
     [
         ({"model_type": "lama"}, "did you mean 'llama'"),
         ({"model_type": None}, "expected one of"),
-        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "rope_scaling of type 'llama3', not supported"),
+        ({"rope_scaling": {"rope_type": "mrope", "factor": 8.0}}, "rotary positions of type 'mrope', not supported"),
         ({"hidden_act": "mish"}, "hidden_act='mish', which is not supported"),
         ({"hidden_size": "64"}, "hidden_size='64': expected a whole number"),
         ({"hidden_size": None}, "no 'hidden_size'"),
@@ -274,3 +290,48 @@ def test_a_config_that_does_not_fit_is_refused_by_name(change, message):
     theirs = hf_models.make(config, class_name, 0)
     with pytest.raises((UnsupportedModelError, TensorMismatchError, ValueError), match=message):
         import_model({**values_of(theirs), **change}, InMemory(theirs.state_dict()))
+
+
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [
+        ("BertForMaskedLM", "bert"),
+        ("MegatronBertForPreTraining", "megatron-bert"),
+        ("DistilBertModel", "distilbert"),
+        ("GPT2LMHeadModel", "gpt2"),
+        ("GPT2DoubleHeadsModel", "gpt2"),
+        ("MarianMTModel", "marian"),
+        ("T5ForConditionalGeneration", "t5"),
+        ("LlamaForCausalLM", "llama"),
+    ],
+)
+def test_a_missing_model_type_is_inferred_from_the_class_that_saved_the_model(name, family):
+    assert with_model_type({"architectures": [name]}) == {"architectures": [name], "model_type": family}
+    assert with_model_type({"architectures": [name], "model_type": "qwen3"})["model_type"] == "qwen3"
+
+
+@pytest.mark.parametrize("name", ["BertSomethingElse", "WhisperForConditionalGeneration", "Model", "ForMaskedLM"])
+def test_a_class_of_an_unknown_family_is_refused(name):
+    with pytest.raises(UnsupportedModelError, match=rf"no model_type and architectures=\['{name}'\], which names no"):
+        with_model_type({"architectures": [name]})
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_class_that_is_written_names_its_family(family):
+    kind = FAMILIES[family].kind
+    config = {"encoder": "tiny-bert-base", "decoder": "tiny-gpt2", "encoder_decoder": "tiny-bart-base"}[kind]
+    names = FAMILIES[family].write_config(preset(config))["architectures"]
+    assert with_model_type({"architectures": names})["model_type"] == family
+
+
+@pytest.mark.parametrize("prefix", ["Bert", "Roberta"])
+@pytest.mark.parametrize(("listed", "number"), [(3, 2), (2, 3)])
+def test_the_stored_head_decides_how_many_classes_there_are(prefix, listed, number):
+    """HF counts the classes of id2label, and refuses a head of another size."""
+    theirs = hf_models.small_bert(prefix, "ForSequenceClassification", num_labels=3)
+    values = values_of(theirs) | {"id2label": {str(index): str(index) for index in range(listed)}}
+    values["num_labels"] = number
+    ours = import_model(values, InMemory(theirs.state_dict()))
+    tokens, mask = padded("right", 0)
+    with torch.no_grad():
+        close(ours(tokens, mask), theirs(input_ids=tokens, attention_mask=mask).logits)

@@ -81,6 +81,7 @@ VOCABULARY = Vocabulary(source=WORDS, target=WORDS, begin="<s>", end="</s>", unk
         ({"sliding_window": 3}, "sliding_window=3"),
         ({"head_dim": 6}, "head_dim=6"),
         ({"attention_scale": 1.0}, "attention_scale=1.0"),
+        ({"scale_by_depth": True}, "scale_by_depth=True"),
         ({"embedding_width": 16}, "embedding_width=16"),
         ({"final_norm": True}, "final_norm=True"),
         ({"head_transform": True}, "head_transform=True"),

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from checkpoint.cached_repositories import put_in_cache
 from glassformer.checkpoint import CorruptFolderError, new_folder
 from glassformer.checkpoint.safe_files import (
     SealedFolder,
@@ -61,6 +62,49 @@ def test_a_listed_file_may_not_lead_out_of_its_folder(tmp_path):
 def test_a_file_name_may_not_lead_out_of_the_folder(name, tmp_path):
     with pytest.raises(CorruptFolderError, match="expected a file name without a folder"):
         confined_path(tmp_path, name)
+
+
+HASH = "0123456789" * 4
+
+
+def test_the_links_of_the_hugging_face_cache_are_accepted(tmp_path):
+    (tmp_path / "a").write_text("1", encoding="utf-8")
+    snapshot = put_in_cache(tmp_path, tmp_path / "hub", "org/name")
+    assert confined_path(snapshot, "a").read_text(encoding="utf-8") == "1"
+
+
+@pytest.mark.parametrize(
+    ("parent", "target"),
+    [
+        ("snapshots", "../../blobs/../secret"),
+        ("snapshots", "../../blobs/name"),
+        ("snapshots", f"../../others/{HASH}"),
+        ("snapshots", f"../../../blobs/{HASH}"),
+        ("snapshots", f"../../blobs/{HASH}/../{HASH}"),
+        ("versions", f"../../blobs/{HASH}"),
+    ],
+)
+def test_links_that_only_look_like_those_of_the_cache_are_refused(tmp_path, parent, target):
+    folder = tmp_path / "models--a--b" / parent / HASH
+    for place in (folder, tmp_path / "models--a--b" / "blobs", tmp_path / "blobs", tmp_path / "models--a--b/others"):
+        place.mkdir(parents=True, exist_ok=True)
+    for place in ("blobs", "models--a--b/blobs", "models--a--b/others"):
+        (tmp_path / place / HASH).write_text("x", encoding="utf-8")
+        (tmp_path / place / "name").write_text("x", encoding="utf-8")
+    (tmp_path / "models--a--b" / "secret").write_text("x", encoding="utf-8")
+    (folder / "a").symlink_to(target)
+    with pytest.raises(CorruptFolderError, match=r"is missing|leads out of its folder"):
+        confined_path(folder, "a")
+
+
+def test_a_blob_that_is_a_link_itself_is_refused(tmp_path):
+    (tmp_path / "a").write_text("1", encoding="utf-8")
+    snapshot = put_in_cache(tmp_path, tmp_path / "hub", "org/name")
+    blob = (snapshot / "a").resolve()
+    blob.unlink()
+    blob.symlink_to(tmp_path / "a")
+    with pytest.raises(CorruptFolderError, match="leads out of its folder"):
+        confined_path(snapshot, "a")
 
 
 def test_a_link_that_leads_out_of_the_folder_is_refused(tmp_path):

@@ -72,6 +72,13 @@ BASE = {"vocab_size": 10, "n_encoder_layers": 1, "d_model": 8, "n_heads": 2}
         ({"attention_scale": float("nan")}, ValueError, "attention_scale=nan"),
         ({"n_labels": 3}, ValueError, "n_labels=3 with head='none'"),
         ({"head_transform": True}, ValueError, "head_transform=True with head='none'"),
+        ({"head_activation": "gelu"}, ValueError, "head_activation='gelu' with head='none'"),
+        (
+            {"head_activation": "gelu", "head": "language_model"},
+            ValueError,
+            "head_transform=False: expected None, or a language-model head",
+        ),
+        ({"scale_by_depth": True, "share_layers": True}, ValueError, "scale_by_depth=True with share_layers=True"),
         ({"pooling": "mean"}, ValueError, "pooling='mean' with head='none'"),
         ({"pooling": "max", "head": "embedding"}, ValueError, "pooling='max': expected one of first, last, mean"),
         ({"token_types": 2, "n_decoder_layers": 1}, ValueError, "token_types=2 for kind 'encoder_decoder'"),

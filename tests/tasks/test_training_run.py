@@ -1,5 +1,6 @@
 """The plan of a run: new, recorded, or changed by other settings."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 
 from glassformer.tasks.training_run import make_plan, rehearse, score_samples
 from glassformer.training.estimate import Estimate
+from glassformer.training.run_folder import RunMismatchError
 from glassformer.training.schedules import Plan
 from glassformer.training.state import TrainState
 from glassformer.training.train_config import TrainConfig
@@ -40,6 +42,16 @@ def test_more_updates_start_a_new_plan_at_the_newest_checkpoint():
     assert plan.start_lr == pytest.approx(0.1)
     with pytest.raises(ValueError, match="--updates 30: expected at least 40, which the run has made already"):
         make_plan(a_run(recorded, updates=[100, 30]), TrainConfig(updates=30), ESTIMATE, state)
+
+
+def test_a_plan_fixes_the_updates_over_which_the_batch_grows():
+    config = TrainConfig(updates=100, warmup=10, batch_ramp="0.25:0.3")
+    recorded = make_plan(a_run(), config, ESTIMATE, TrainState())
+    assert recorded.ramp_updates == 30
+    longer = make_plan(a_run(recorded, updates=[100, 900]), replace(config, updates=900), ESTIMATE, TrainState())
+    assert (longer.updates, longer.ramp_updates) == (900, 30)
+    with pytest.raises(RunMismatchError, match=r"--batch-ramp none: the run was started with 0.25:0.3, which decides"):
+        make_plan(a_run(recorded, batch_ramp=["0.25:0.3", ""]), TrainConfig(), ESTIMATE, TrainState())
 
 
 def test_another_learning_rate_starts_from_the_old_one():

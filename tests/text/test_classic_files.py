@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from glassformer.text.classic_files import read_classic
 from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
 from text.spm_files import MERGES, SPECIAL, UNIGRAM, file_of
-from text.tokenizer_folders import ANY_TEXT, WORDS, assert_same, write, write_byte_level
+from text.tokenizer_folders import ANY_TEXT, TEXTS, WORDS, assert_same, write, write_byte_level
 
 BERT_CONFIGS = [
     {},
@@ -35,6 +35,19 @@ def berts(tmp_path_factory):
 def test_vocab_txt_encodes_as_hf(berts, text):
     for tokenizer, peer in berts:
         assert_same(tokenizer, peer, text)
+
+
+@pytest.mark.parametrize("named", ["BertTokenizer", None])
+def test_vocab_txt_beside_albert_is_wordpiece(named, tmp_path):
+    peer_config = {"tokenizer_class": "BertTokenizer"}
+    peers = write(tmp_path / "peer", vocab__txt=WORDS, tokenizer_config__json=peer_config, config__json={})
+    config = {"tokenizer_class": named} if named else {}
+    folder = write(
+        tmp_path / "ours", vocab__txt=WORDS, tokenizer_config__json=config, config__json={"model_type": "albert"}
+    )
+    peer = transformers.BertTokenizer.from_pretrained(peers)
+    for text in TEXTS:
+        assert_same(PretrainedTokenizer.from_folder(folder), peer, text)
 
 
 def test_berts_special_tokens_have_their_roles(berts):

@@ -44,6 +44,7 @@ ANY_TEXT = st.text(max_size=30).map(lambda text: text.replace("\x00", ""))
 
 def write(folder, **files):
     """Write files into a folder: objects as JSON, lists as lines. `__` in a name stands for the dot."""
+    folder.mkdir(exist_ok=True)
     for name, contents in files.items():
         if not isinstance(contents, str):
             contents = "\n".join(contents) + "\n" if isinstance(contents, list) else json.dumps(contents)

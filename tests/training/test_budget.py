@@ -41,8 +41,14 @@ class Rows(NamedTuple):
     def to(self, device):
         return Rows(self.values.to(device))
 
+    def slice_rows(self, begin, end):
+        return Rows(self.values[begin:end])
+
 
 class RowBatches:
+    def n_rows(self, step):
+        return 2
+
     def __getitem__(self, step):
         return Rows(torch.full((2, 4), (step % 7) / 7))
 
@@ -92,7 +98,8 @@ class Machine:
 
     def _loss(self, batch):
         self.losses += 1
-        self.now += self.pilot if self.losses <= 3 else self.update(self.losses - 3)
+        full = self.pilot if self.losses <= 3 else self.update(self.losses - 3)
+        self.now += full * len(batch.values) / 2
         return self.model(batch.values).square().sum()
 
     def _evaluate(self):
@@ -133,6 +140,16 @@ def test_the_whole_command_takes_the_given_minutes(tmp_path, monkeypatch, name, 
     machine = Machine(monkeypatch, **MACHINES[name])
     taken = machine.train(tmp_path / "a", replace(CONFIG, eval_every=eval_every, save_every=eval_every))
     assert taken == pytest.approx(120, rel=0.15)
+
+
+@pytest.mark.parametrize("name", ["as the pilot says", "twice as slow as the pilot", "twice as fast as the pilot"])
+def test_a_run_whose_batch_grows_takes_the_given_minutes(tmp_path, monkeypatch, name):
+    machine = Machine(monkeypatch, **MACHINES[name])
+    taken = machine.train(tmp_path / "a", replace(CONFIG, batch_ramp="0.5:0.4"))
+    assert taken == pytest.approx(120, rel=0.15)
+    plan = plan_of(tmp_path / "a")
+    assert plan["corrections"]
+    assert plan["ramp_updates"] == pytest.approx(0.4 * plan["updates"], abs=1), "corrections do not move the ramp"
 
 
 def test_a_run_makes_at_least_one_update_if_loading_takes_all_the_time(tmp_path, monkeypatch):
@@ -248,9 +265,9 @@ def test_a_fractional_warmup_of_a_continued_run_counts_its_new_updates(tmp_path,
     assert plan["warmup"] == round(0.1 * plan["updates"])
 
 
-@pytest.mark.parametrize("warmup", [20, 0.1])
-def test_the_same_corrections_give_the_same_bits(tmp_path, monkeypatch, warmup):
-    config = replace(CONFIG, eval_every=10, save_every=10, minutes=1.5, warmup=warmup)
+@pytest.mark.parametrize(("warmup", "batch_ramp"), [(20, ""), (0.1, ""), (20, "0.5:0.5")])
+def test_the_same_corrections_give_the_same_bits(tmp_path, monkeypatch, warmup, batch_ramp):
+    config = replace(CONFIG, eval_every=10, save_every=10, minutes=1.5, warmup=warmup, batch_ramp=batch_ramp)
     whole = Machine(monkeypatch, validation=0.5)
     whole.train(tmp_path / "whole", config)
     torn = Machine(monkeypatch, validation=0.5)

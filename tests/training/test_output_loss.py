@@ -1,34 +1,30 @@
-"""The loss of the output layer is the same whether it keeps logits or replaces them by their gradient."""
+"""The loss that replaces logits by their gradient is that of torch, and so are its gradients."""
 
 import pytest
 import torch
+from torch import nn
 
-from glassformer.models import build_model, preset
-from glassformer.training import output_loss as module
-from glassformer.training.losses import summed_loss
-from glassformer.training.output_loss import output_loss
+from glassformer.runtime.packed_model import PaddedLinear
+from glassformer.training.losses import label_smoothed_cross_entropy
+from glassformer.training.output_loss import can_replace_logits, replaced_logits_loss
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("bias", [False, True])
-def test_the_fused_loss_has_the_value_and_gradients_of_the_plain_one(monkeypatch, smoothing, bias):
+@pytest.mark.parametrize("is_padded", [False, True])
+def test_value_and_gradients_are_those_of_the_plain_loss(smoothing, bias, is_padded):
     torch.manual_seed(0)
-    model = build_model(preset("tiny-transformer-base", vocab_size=9, dropout=0.0, output_bias=bias))
-    hidden = torch.randn(2, 3, model.config.d_model, requires_grad=True)
-    answers = torch.tensor([[1, 2, 0], [8, 0, 3]])
-    learned = [hidden, *model.head.parameters()]
-    found = []
-    for is_fused in (False, True):
-        monkeypatch.setattr(module, "_is_fused", lambda hidden, head, is_fused=is_fused: is_fused)
-        loss = output_loss(model, hidden, answers, ignored=0, smoothing=smoothing)
-        found.append([loss, *torch.autograd.grad(loss * 0.5, learned)])
-    for plain, fused in zip(*found, strict=True):
-        torch.testing.assert_close(fused, plain)
+    layer: nn.Module = nn.Linear(4, 9, bias=bias)
+    if is_padded:
+        layer = PaddedLinear(layer).requires_grad_()
+    hidden, targets = torch.randn(6, 4, requires_grad=True), torch.tensor([1, 2, 0, 8, 0, 3])
+    learned = [hidden, *layer.parameters()]
+    plain = label_smoothed_cross_entropy(layer(hidden), targets, smoothing=smoothing, ignore=0, reduction="sum")
+    found = replaced_logits_loss(hidden, layer, targets, smoothing=smoothing, ignored=0)
+    torch.testing.assert_close(found, plain)
+    for own, right in zip(*(torch.autograd.grad(loss * 0.5, learned) for loss in (found, plain)), strict=True):
+        torch.testing.assert_close(own, right)
 
 
-def test_r_drop_compares_the_logits_of_two_passes():
-    model = build_model(preset("tiny-transformer-base", vocab_size=9, dropout=0.0))
-    hidden, answers = torch.randn(4, 3, model.config.d_model), torch.ones(4, 3, dtype=torch.long)
-    loss = output_loss(model, hidden, answers, ignored=0, smoothing=0.1, r_drop=2.0)
-    logits = model.apply_head(hidden).flatten(0, 1)
-    torch.testing.assert_close(loss, summed_loss(logits, answers.flatten(), ignored=0, smoothing=0.1, r_drop=2.0))
+def test_a_cpu_has_no_kernel_for_it():
+    assert not can_replace_logits(torch.zeros(2, 3), torch.zeros(4, 3))

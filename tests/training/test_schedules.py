@@ -7,7 +7,17 @@ from dataclasses import asdict
 
 import pytest
 
-from glassformer.training.schedules import SCHEDULES, Correction, Plan, fit_warmup, lr_factor, warmup_updates
+from glassformer.training.schedules import (
+    SCHEDULES,
+    BatchRamp,
+    Correction,
+    Plan,
+    fit_warmup,
+    lr_factor,
+    make_ramp,
+    read_ramp,
+    warmup_updates,
+)
 from glassformer.training.train_config import TrainConfig
 
 
@@ -118,6 +128,36 @@ def test_a_continued_plan_approaches_a_higher_rate_and_takes_a_lower_one_at_once
     assert rates[-1] == 0.0
     lower = Plan(updates=200, warmup=20, start=100, start_lr=0.5)
     assert lower.lr("linear", 0.1, 101) == pytest.approx(0.1 * lr_factor("linear", 101, warmup=20, updates=200))
+
+
+def test_the_batch_grows_from_its_first_part_to_the_whole():
+    ramp = make_ramp("0.25:0.3", 1000)
+    assert ramp == BatchRamp(4, 300)
+    parts = [ramp.parts_at(position) for position in range(400)]
+    assert parts == sorted(parts, reverse=True)
+    assert (parts[0], parts[100], parts[299], parts[300]) == (4, 2, 2, 1)
+    assert parts.index(3) == 34  # a line from 1/4 to 1 reaches 1/3 after 33.3 of 300 updates
+
+
+@pytest.mark.parametrize("n_parts", [1, 2, 5, 64])
+def test_the_cost_of_growing_batches_is_the_sum_of_their_sizes(n_parts):
+    ramp = BatchRamp(n_parts, 200)
+    total = sum(1 / ramp.parts_at(position) for position in range(500))
+    assert ramp.full_updates(500) == pytest.approx(total, rel=0.01)
+    assert ramp.full_updates(0) == 0
+    assert ramp.full_updates(300) - ramp.full_updates(250) == pytest.approx(50)
+
+
+def test_without_a_ramp_every_update_is_full():
+    ramp = make_ramp("", 1000)
+    assert ramp.parts_at(0) == 1
+    assert ramp.full_updates(17) == 17
+
+
+@pytest.mark.parametrize("text", ["0.25", "0.25:", "0.6:0.3", "0:0.3", "0.25:0", "0.25:1.1", "nan:0.3", "a:b", "1:2:3"])
+def test_a_wrong_ramp_is_refused_with_an_example(text):
+    with pytest.raises(ValueError, match=r"batch_ramp='.*': expected START:SHARE such as 0.25:0.3"):
+        read_ramp(text)
 
 
 def test_an_unknown_schedule_is_an_error():

@@ -78,6 +78,28 @@ def test_a_run_interrupted_many_times_is_bit_identical(tmp_path, uninterrupted):
     assert fingerprint(make_trainer(tmp_path / "checkpoints").run()) == uninterrupted
 
 
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_a_run_whose_batch_grows_is_bit_identical_however_it_is_interrupted(tmp_path, accumulate):
+    growing = replace(CONFIG, accumulate=accumulate, batch_ramp="0.25:0.7")
+    rows: list[int] = []
+
+    def watched(model):
+        def loss(batch):
+            rows.append(len(batch.source))
+            return pair_loss(model, growing, batch)
+
+        return loss
+
+    whole = fingerprint(make_trainer(tmp_path / "whole", growing, watched).run())
+    assert rows[0] == accumulate, "the first update has a quarter of the rows of a full one"
+    assert rows[-accumulate:] == [4] * accumulate
+    for _ in range(CONFIG.updates):
+        trainer = make_trainer(tmp_path / "torn", growing, on_update=lambda _: os.kill(os.getpid(), signal.SIGINT))
+        with pytest.raises(Interrupted):
+            trainer.run()
+    assert fingerprint(make_trainer(tmp_path / "torn", growing).run()) == whole
+
+
 KILLED = """
 import os, sys
 from pathlib import Path

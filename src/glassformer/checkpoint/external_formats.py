@@ -70,16 +70,18 @@ def load_model(
     allow_pickle: bool = False,
     when_filled: WhenFilled | None = None,
     keep_quantized: bool = False,
+    external: ExternalModel | None = None,
 ) -> EncoderModel | DecoderModel | EncoderDecoderModel:
     """Load a model folder or file of any supported format, in eval mode, on the CPU.
 
     The weights are read one tensor at a time and converted to `dtype` (default float32). `when_filled` is called with
     each module as soon as its weights have been read; it may, for example, quantize the module.
 
-    Three options apply only to external models, that is, models in another library's format. `adapt` may change the
+    Four options apply only to external models, that is, models in another library's format. `adapt` may change the
     config before the model is built, for example to replace its head. `allow_pickle` permits weights in
-    `pytorch_model.bin`. With `keep_quantized`, the quantized weights of a GGUF file stay as they are stored: such a
-    model can be used, but not trained or saved.
+    `pytorch_model.bin`. `external` is the model as the caller has opened it; None opens it here. With
+    `keep_quantized`, the quantized weights of a GGUF file stay as they are stored: such a model can be used, but not
+    trained or saved.
     """
     import torch
 
@@ -90,7 +92,7 @@ def load_model(
         if not is_external(path):
             return load_own(path, dtype=dtype or torch.float32, when_filled=when_filled)
         verify_seal(path)
-        external = read_external(path, allow_pickle=allow_pickle)
+        external = external or read_external(path, allow_pickle=allow_pickle)
         if keep_quantized:
             from glassformer.checkpoint.gguf_model import has_quantized_tensors, import_quantized
 

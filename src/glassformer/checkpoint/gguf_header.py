@@ -64,6 +64,10 @@ class GgufHeader:
             self.metadata[key] = self._value(self._number("I"))
         self.tensors = self._places(n_tensors, gguf)
 
+    def forget_lists(self) -> None:
+        """Remove the lists from the metadata: all tokens, their types and merges, which may take megabytes."""
+        self.metadata = {key: value for key, value in self.metadata.items() if not isinstance(value, list)}
+
     def _take(self, count: int) -> memoryview:
         """Return the next `count` bytes. Raises CorruptFolderError if they exceed the file or `MAX_HEADER` bytes."""
         start, end = self._at, self._at + count

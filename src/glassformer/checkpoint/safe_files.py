@@ -101,16 +101,32 @@ class SealedFolder:
 def confined_path(folder: Path, name: object) -> Path:
     """Return the path of the file `name` in `folder`, where `name` may come from an untrusted index or manifest.
 
-    Raises CorruptFolderError if the file is missing, or if the name or a symbolic link leads out of the folder.
+    Raises CorruptFolderError if the file is missing, or if the name or a symbolic link leads out of the folder. The one
+    link that may lead out is that of Hugging Face's download cache, from a snapshot to a blob (`_is_cached_blob`).
     """
     if not isinstance(name, str) or not _is_plain_name(name):
         raise CorruptFolderError(f"{folder} refers to the file {shown(name)}: expected a file name without a folder")
     path = folder / name
     if not path.is_file():
         raise CorruptFolderError(f"{path} is missing: expected a file")
-    if path.is_symlink() and folder.resolve() not in path.resolve().parents:
+    if path.is_symlink() and folder.resolve() not in path.resolve().parents and not _is_cached_blob(path):
         raise CorruptFolderError(f"{path} is a link that leads out of its folder: expected a file")
     return path
+
+
+def _is_cached_blob(link: Path) -> bool:
+    """Return whether a link has exactly the form that Hugging Face's download cache uses.
+
+    The cache stores the files of a repository as `blobs/HASH`. Each downloaded revision is a folder `snapshots/COMMIT`
+    beside `blobs`, with links `../../blobs/HASH`. Such a link is accepted only if it ends at a regular file of this
+    very `blobs` folder.
+    """
+    snapshot = link.parent.resolve()
+    target = re.fullmatch(r"\.\./\.\./blobs/([0-9a-f]{40}|[0-9a-f]{64})", os.readlink(link))
+    if target is None or snapshot.parent.name != "snapshots":
+        return False
+    blob = snapshot.parent.parent / "blobs" / target[1]
+    return link.resolve() == blob and blob.is_file()
 
 
 def _is_plain_name(name: str) -> bool:

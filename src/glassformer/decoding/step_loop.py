@@ -145,6 +145,13 @@ class TokenChooser:
             numbers.append(scores.gather(1, tokens[:, None])[:, 0] - scores.logsumexp(-1))
         self.tokens, self.readback = tokens, AsyncReadback(torch.stack(numbers)[None])
 
+    def take(self, results: Tensor, tokens: Tensor) -> None:
+        """Take `tokens` (N,), which a recorded step has chosen greedily, and start to copy `results` to the CPU.
+
+        `results` (2, N) are the scores of these tokens and their ids, as `finish` reads them.
+        """
+        self.tokens, self.readback = tokens, AsyncReadback(results[None])
+
     def _sample(self, scores: Tensor) -> Tensor:
         """Sample the next tokens of the sequences with `do_sample`, given their logits, one row each."""
         rows = [self.rows[index] for index in self._sampled]

@@ -43,16 +43,16 @@ class LanguageModelHead(nn.Module):
         self.transform = transform
         self.scale = scale
         self.out_proj = nn.Linear(width, vocab_size, bias=bias)
+        self.skips_output_layer = False
+        """Whether `forward` returns the input of `out_proj`; set by losses that compute the output layer themselves."""
 
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
         """Return logits (B, T, V) of hidden states (B, T, C). Padding gets logits too."""
-        return self.out_proj(self.before_projection(hidden))
-
-    def before_projection(self, hidden: Tensor) -> Tensor:
-        """Return what the projection to the vocabulary is applied to: hidden states, transformed and scaled."""
         if self.transform is not None:
             hidden = self.transform(hidden)
-        return hidden if self.scale == 1.0 else hidden * self.scale
+        if self.scale != 1.0:
+            hidden = hidden * self.scale
+        return hidden if self.skips_output_layer else self.out_proj(hidden)
 
 
 class SequenceClassHead(nn.Module):

@@ -9,6 +9,7 @@ import torch
 from glassformer.base.checks import check_positive
 from glassformer.checkpoint import load_model
 from glassformer.checkpoint.external_formats import is_external, read_external, read_origin
+from glassformer.checkpoint.external_model import ExternalModel
 from glassformer.checkpoint.hf import family_by_type
 from glassformer.checkpoint.hf.folder import read_json_table
 from glassformer.checkpoint.hf.values import read_bool, read_float, read_int
@@ -93,6 +94,12 @@ def load(
     return loaded
 
 
+def _tokenizer_in_file(path: Path, opened: ExternalModel) -> PretrainedTokenizer:
+    if opened.tokenizer_json is None:
+        raise ValueError(f"{path} holds no tokenizer: expected tokenizer.bin beside it")
+    return PretrainedTokenizer.from_json(opened.tokenizer_json, opened.tokenizer_config, opened.config, where=str(path))
+
+
 def _load(path: Path, read_model: ModelLoader, allow_pickle: bool) -> Loaded:
     foreign = read_external(path, allow_pickle=allow_pickle) if is_external(path) else None
     origin = foreign.config if foreign is not None else read_origin(path)
@@ -100,19 +107,15 @@ def _load(path: Path, read_model: ModelLoader, allow_pickle: bool) -> Loaded:
         found: Loaded = pipeline_named(read_about(path)["task"]).from_folder(path, read_model)
         return found
     is_encoder = family_by_type(origin.get("model_type")).kind == "encoder"
+    # A file's tokenizer comes first: reading it takes memory for a moment, which the weights can then reuse.
+    tokenizer = _tokenizer_in_file(path, foreign) if foreign is not None and path.is_file() else None
     model = read_model(
         path,
         allow_pickle=allow_pickle,
         adapt=(lambda config: with_pooling(path, config)) if is_encoder else None,
+        external=foreign,
     )
-    if foreign is not None and foreign.tokenizer_json is not None:
-        tokenizer = PretrainedTokenizer.from_json(
-            foreign.tokenizer_json, foreign.tokenizer_config, foreign.config, where=str(path)
-        )
-    elif path.is_dir():
-        tokenizer = PretrainedTokenizer.from_folder(path)
-    else:
-        raise ValueError(f"{path} holds no tokenizer: expected tokenizer.bin beside it")
+    tokenizer = tokenizer or PretrainedTokenizer.from_folder(path)
     if isinstance(model, EncoderModel):
         return Embedder(as_embedder(model, path), tokenizer, max_len=longest_text(path))
     if model.config.head != "language_model":

@@ -141,13 +141,9 @@ def masked_answers(model: EncoderModel, batch: MaskedBatch) -> Tensor:
 
     The head is not applied to other positions, which saves time because most tokens are not masked.
     """
-    return model.apply_head(masked_states(model, batch))
-
-
-def masked_states(model: EncoderModel, batch: MaskedBatch) -> Tensor:
-    """Return the last hidden states at the P masked positions of each text: (B, T) -> (B, P, C)."""
     hidden = model.encode(batch.tokens, batch.mask)
-    return hidden.gather(1, batch.places[:, :, None].expand(-1, -1, hidden.shape[-1]))  # (B, P, C)
+    chosen = hidden.gather(1, batch.places[:, :, None].expand(-1, -1, hidden.shape[-1]))  # (B, P, C)
+    return model.apply_head(chosen)
 
 
 def mask_of(reader: Reader) -> int:

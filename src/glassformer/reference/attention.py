@@ -8,7 +8,7 @@ import numpy as np
 from glassformer.reference.blocks import Linear, make_norm
 from glassformer.reference.config import Config
 from glassformer.reference.parameters import Array, Parameters
-from glassformer.reference.positions import distance_ahead, turn
+from glassformer.reference.positions import distance_ahead, rotary_amplitude, turn
 
 
 def softmax(scores: Array) -> Array:
@@ -104,7 +104,7 @@ class ScaledDotProduct:
 class MultiHeadAttention:
     """Multi-head attention: project to Q, K and V, attend per head, concatenate the heads, project the result."""
 
-    def __init__(self, params: Parameters, config: Config):
+    def __init__(self, params: Parameters, config: Config, scale: float | None = None):
         self.config = config
         self.q_proj, self.k_proj, self.v_proj, self.out_proj = (
             Linear(params.at(name)) for name in ("q_proj", "k_proj", "v_proj", "out_proj")
@@ -112,7 +112,8 @@ class MultiHeadAttention:
         self.norms = None
         if config.qk_norm:
             self.norms = [make_norm(config.norm, params.at(name), config.norm_eps) for name in ("q_norm", "k_norm")]
-        self.core = ScaledDotProduct(config.scale)
+        self.core = ScaledDotProduct(config.scale if scale is None else scale)
+        self.amplitude = rotary_amplitude(config)
 
     def forward(
         self, query: Array, memory: Array, allowed: Array, bias: Array | None = None, angles: Array | None = None
@@ -129,7 +130,7 @@ class MultiHeadAttention:
         if self.norms is not None:
             q, k = self.norms[0].forward(q), self.norms[1].forward(k)
         if angles is not None:
-            q, k = turn(q, angles), turn(k, angles)
+            q, k = turn(q, angles, self.amplitude), turn(k, angles, self.amplitude)
         group = self.config.n_heads // self.config.kv_heads
         mixed = self.core.forward(q, k.repeat(group, axis=1), v.repeat(group, axis=1), allowed, bias)
         return self.out_proj.forward(merge_heads(mixed))
@@ -140,7 +141,7 @@ class MultiHeadAttention:
         dq, dk, dv, dscores = self.core.backward(dmixed)
         dk, dv = self._sum_groups(dk), self._sum_groups(dv)
         if self.angles is not None:
-            dq, dk = turn(dq, -self.angles), turn(dk, -self.angles)
+            dq, dk = turn(dq, -self.angles, self.amplitude), turn(dk, -self.angles, self.amplitude)
         if self.norms is not None:
             dq, dk = self.norms[0].backward(dq), self.norms[1].backward(dk)
         dquery = self.q_proj.backward(merge_heads(dq))

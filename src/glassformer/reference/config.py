@@ -34,6 +34,7 @@ class Config:
     n_kv_heads: int | None = None
     head_dim: int | None = None
     attention_scale: float | None = None
+    scale_by_depth: bool = False
     qkv_bias: bool = True
     out_bias: bool = True
     qk_norm: bool = False
@@ -48,9 +49,20 @@ class Config:
     positions: str = "sinusoidal"
     position_offset: int = 0
     sinusoid_halves: bool = False
+    sinusoid_full_range: bool = False
     rope_theta: float = 10000.0
+    rope_width: int | None = None
+    rope_scaling: str = "none"
+    rope_factor: float = 1.0
+    rope_original_len: int | None = None
+    rope_low_rotations: float = 1.0
+    rope_high_rotations: float = 4.0
+    rope_attention_factor: float | None = None
+    rope_short_divisors: tuple[float, ...] | None = None
+    rope_long_divisors: tuple[float, ...] | None = None
     relative_buckets: int = 32
     relative_max_distance: int = 128
+    share_relative_bias: bool = True
     scale_embeddings: bool = False
     token_types: int = 0
     embedding_norm: bool = False
@@ -60,6 +72,7 @@ class Config:
     head: str = "none"
     n_labels: int | None = None
     head_transform: bool = False
+    head_activation: str | None = None
     pooling: str | None = None
     output_bias: bool = True
     scale_output: bool = False
@@ -85,6 +98,11 @@ class Config:
     def head_size(self) -> int:
         """Size of one attention head: `head_dim`, or d_model / n_heads if it is None."""
         return self.head_dim or self.d_model // self.n_heads
+
+    @property
+    def rope_size(self) -> int:
+        """Number of features of a head that are rotated: `rope_width`, or the size of the head if it is None."""
+        return self.rope_width or self.head_size
 
     @property
     def scale(self) -> float:

@@ -8,7 +8,7 @@ from glassformer.reference.attention import MultiHeadAttention
 from glassformer.reference.blocks import FeedForward, make_norm
 from glassformer.reference.config import Config
 from glassformer.reference.parameters import Array, Parameters
-from glassformer.reference.positions import RelativeBias, alibi, rotary_angles
+from glassformer.reference.positions import RelativeBias, alibi, rotary_angles, rotary_rates
 
 
 class Sublayer:
@@ -36,14 +36,17 @@ class Sublayer:
 
 
 class Layer:
-    """A Transformer layer: self-attention, cross-attention if `cross`, and feed-forward, each with a residual."""
+    """A Transformer layer: self-attention, cross-attention if `cross`, and feed-forward, each with a residual.
 
-    def __init__(self, params: Parameters, config: Config, *, cross: bool):
-        self.self_attn = MultiHeadAttention(params.at("self_attn"), config)
+    `scale` multiplies the attention scores.
+    """
+
+    def __init__(self, params: Parameters, config: Config, *, cross: bool, scale: float):
+        self.self_attn = MultiHeadAttention(params.at("self_attn"), config, scale)
         self.self_attn_sublayer = Sublayer(params.at("self_attn_sublayer"), config)
         self.cross_attn = None
         if cross:
-            self.cross_attn = MultiHeadAttention(params.at("cross_attn"), config)
+            self.cross_attn = MultiHeadAttention(params.at("cross_attn"), config, scale)
             self.cross_attn_sublayer = Sublayer(params.at("cross_attn_sublayer"), config)
         self.ffn = FeedForward(params.at("ffn"), config.activation, config.gated)
         self.ffn_sublayer = Sublayer(params.at("ffn_sublayer"), config)
@@ -106,11 +109,26 @@ class Stack:
         # A shared layer is used many times, and each use keeps its own forward: many objects over one set of
         # parameters.
         names = [f"layers.{0 if config.share_layers else index}" for index in range(depth)]
-        self.layers = [Layer(params.at(name), config, cross=cross) for name in names]
+        self.layers = [
+            Layer(
+                params.at(name), config, cross=cross, scale=config.scale / (index + 1 if config.scale_by_depth else 1)
+            )
+            for index, name in enumerate(names)
+        ]
         self.norm = make_norm(config.norm, params.at("norm"), config.norm_eps) if config.has_final_norm else None
-        self.relative_bias = None
+        # One table for all layers, or one for each. A table of a shared layer is used many times, as the layer is.
+        self.tables: list[RelativeBias] = []
         if config.positions == "relative":
-            self.relative_bias = RelativeBias(params.at("score_bias"), config.relative_max_distance, bidirectional)
+            n_tables = 1 if config.share_relative_bias else depth
+            parts = [f".{0 if config.share_layers else index}" for index in range(n_tables)]
+            self.tables = [
+                RelativeBias(
+                    params.at("score_bias" + ("" if config.share_relative_bias else part)),
+                    config.relative_max_distance,
+                    bidirectional,
+                )
+                for part in parts
+            ]
 
     def forward(
         self,
@@ -124,14 +142,14 @@ class Stack:
 
         `positions` are the position numbers (B, T). The other arguments are those of `Layer.forward`.
         """
-        bias, angles = None, None
-        if self.relative_bias is not None:
-            bias = self.relative_bias.forward(positions)
-        elif self.config.positions == "alibi":
-            bias = alibi(self.config.n_heads, positions)
+        biases: list[Array] = [table.forward(positions) for table in self.tables]
+        angles = None
+        if self.config.positions == "alibi":
+            biases = [alibi(self.config.n_heads, positions)]
         elif self.config.positions == "rotary":
-            angles = rotary_angles(positions, self.config.head_size, self.config.rope_theta)
-        for layer in self.layers:
+            angles = rotary_angles(positions, rotary_rates(self.config))
+        for index, layer in enumerate(self.layers):
+            bias = biases[index % len(biases)] if biases else None
             x = layer.forward(x, allowed, bias, angles, memory, memory_allowed)
         return x if self.norm is None else self.norm.forward(x)
 
@@ -140,14 +158,16 @@ class Stack:
 
         The latter is summed over all layers, and None if the layers have no cross-attention.
         """
-        dmemory, dbias = None, None
+        dmemory = None
+        dbiases: list[Array] = [np.zeros(()) for _ in self.tables]
         if self.norm is not None:
             dy = self.norm.backward(dy)
-        for layer in reversed(self.layers):
-            dy, dmemory_here, dbias_here = layer.backward(dy)
+        for index, layer in reversed([*enumerate(self.layers)]):
+            dy, dmemory_here, dbias = layer.backward(dy)
             if dmemory_here is not None:
                 dmemory = dmemory_here if dmemory is None else dmemory + dmemory_here
-            dbias = dbias_here if dbias is None else dbias + dbias_here
-        if self.relative_bias is not None and dbias is not None:
-            self.relative_bias.backward(dbias)
+            if dbiases:
+                dbiases[index % len(dbiases)] = dbiases[index % len(dbiases)] + dbias
+        for table, dtable in zip(self.tables, dbiases, strict=True):
+            table.backward(dtable)
         return dy, dmemory

@@ -44,12 +44,12 @@ class Seq2SeqTask(Task[Example, "PairBatch"]):
         import torch
 
         from glassformer.models import EncoderDecoderModel
-        from glassformer.tasks.warm_start import load_seq2seq
+        from glassformer.tasks.warm_start import grow_to, load_seq2seq
 
         config, kind = self.config, self.pipeline_class()
-        if config.start_from is not None:
-            model, source, target = load_seq2seq(config.start_from)
-            return Initialized(kind(model, source, target, **self.settings()))
+        if config.base_model is not None:
+            model, source, target = load_seq2seq(config.base_model, config.base_flag)
+            return Initialized(kind(grow_to(model, config), source, target, **self.settings()))
         source, target = self._train_tokenizers(train, run)
         source_size = None if config.model.source_vocab_size is None else source.vocab_size
         shape = replace(config.model, vocab_size=target.vocab_size, source_vocab_size=source_size)
@@ -176,7 +176,8 @@ def pair_loss(model: Any, config: "TrainConfig", batch: "PairBatch") -> "Tensor"
 
     from glassformer.data.batching.pair_batches import PairBatch, hide_words
     from glassformer.text.tokenizer import PAD
-    from glassformer.training.output_loss import output_loss
+    from glassformer.training.fused_loss import token_loss
+    from glassformer.training.losses import summed_loss
 
     if config.r_drop:  # both passes in one, as a batch of twice the size
         batch = PairBatch(*(torch.cat((x, x)) for x in batch))
@@ -185,9 +186,18 @@ def pair_loss(model: Any, config: "TrainConfig", batch: "PairBatch") -> "Tensor"
     # that as a flag. The positions of padding must be in the table, though.
     max_len = model.config.max_len
     target_mask = None if max_len is None or target.shape[1] <= max_len else batch.target_mask
-    hidden = model.decode(target, model.encode(source, batch.source_mask), batch.source_mask, target_mask)
-    return output_loss(
-        model, hidden, batch.target_out, ignored=PAD, smoothing=config.label_smoothing, r_drop=config.r_drop
+
+    def logits() -> torch.Tensor:
+        return model(source, target, batch.source_mask, target_mask)
+
+    if not config.r_drop:
+        return token_loss(model, logits, batch.target_out, smoothing=config.label_smoothing, ignore=PAD)
+    return summed_loss(
+        logits().flatten(0, 1),
+        batch.target_out.flatten(),
+        ignored=PAD,
+        smoothing=config.label_smoothing,
+        r_drop=config.r_drop,
     )
 
 

@@ -24,8 +24,8 @@ from glassformer.training.estimate import (
 )
 from glassformer.training.gradients import TrainBatch
 from glassformer.training.journal import Journal, prepare_tensorboard
-from glassformer.training.run_folder import RunFolder
-from glassformer.training.schedules import Plan, fit_warmup, warmup_updates
+from glassformer.training.run_folder import RunFolder, RunMismatchError
+from glassformer.training.schedules import Plan, fit_warmup, make_ramp, warmup_updates
 from glassformer.training.state import TrainState, newest_state
 from glassformer.training.train_config import TrainConfig
 from glassformer.training.trainer import Batches, Trainer
@@ -96,7 +96,8 @@ def train_run(
     plan = make_plan(run, config, estimate, state, began=began, warmup_is_given=warmup_is_given)
     run.begin(plan, state.position)
     update_seconds = estimate.seconds / config.updates
-    share = plan.end / config.updates
+    ramp = plan.ramp(config.batch_ramp)
+    share = ramp.full_updates(plan.end) / config.updates  # the estimate is of full batches
     estimate = replace(estimate, flops=round(estimate.flops * share), seconds=estimate.seconds * share)
     trainer.plan, trainer.config = plan, replace(config, updates=plan.end, warmup=plan.warmup)
     with Journal(run.path, trainer.config) as journal:
@@ -112,6 +113,12 @@ def train_run(
         else:
             journal.say("validations and final scores come on top; --minutes sets the time of the whole command")
         _tell_plan(journal, plan, config, state)
+        if ramp.n_parts > 1:
+            tokens = config.max_tokens * config.accumulate
+            journal.say(
+                f"the batch grows from {tokens // ramp.n_parts:,} to {tokens:,} tokens over the first "
+                f"{ramp.updates:,} updates (--batch-ramp)"
+            )
         if config.minutes:
             spent = state.seconds + state.other_seconds - plan.start_seconds
             budget = TimeBudget(seconds=60 * config.minutes, began=began, earlier=spent)
@@ -132,7 +139,7 @@ def train_run(
             trainer.is_correction_due = planner.is_correction_due
         trainer.run()
         truth = MeasuredCost(
-            flops=round(trainer.state.position / plan.end * estimate.flops),
+            flops=round(ramp.full_updates(trainer.state.position) / ramp.full_updates(plan.end) * estimate.flops),
             peak_bytes=watch.peak_bytes(),
             seconds=trainer.state.seconds,
         )
@@ -207,32 +214,52 @@ def make_plan(
     recorded = run.plan()
     if recorded is None:
         updates = _fitting(config, estimate, TrainState(), began) or config.updates
-        return Plan(updates=updates, warmup=_warmup(config, updates, warmup_is_given))
+        ramp = make_ramp(config.batch_ramp, updates)
+        return Plan(updates=updates, warmup=_warmup(config, updates, warmup_is_given), ramp_updates=ramp.updates)
     changed = {
         name.removeprefix("train."): values for change in run.changes for name, values in change["settings"].items()
     }
+    if "batch_ramp" in changed:
+        raise RunMismatchError(
+            f"--batch-ramp {config.batch_ramp or 'none'}: the run was started with "
+            f"{changed['batch_ramp'][0] or 'none'}, which decides the order of its "
+            "examples. Use --restart to discard the run, or another --out"
+        )
     if not changed.keys() & {"updates", "minutes", "warmup", "lr", "schedule"}:
         return recorded
     updates, warmup, start_seconds = recorded.end, recorded.warmup, recorded.start_seconds
     if changed.keys() & {"updates", "minutes"}:
         start_seconds = state.seconds + state.other_seconds
-        updates = state.update + _fitting(config, estimate, state, began) if config.minutes else config.updates
+        fitting = _fitting(config, estimate, state, began, recorded.ramp_updates)
+        updates = state.update + fitting if config.minutes else config.updates
         if updates < state.update:
             raise ValueError(f"--updates {updates}: expected at least {state.update}, which the run has made already")
     if changed.keys() & {"warmup", "minutes"} or config.warmup < 1:
         warmup = _warmup(config, updates, warmup_is_given)
     schedule, peak = (changed.get(name, [getattr(config, name)])[0] for name in ("schedule", "lr"))
     start_lr = recorded.lr(schedule, peak, state.update) if state.update else 0.0
-    return Plan(updates=updates, warmup=warmup, start=state.update, start_lr=start_lr, start_seconds=start_seconds)
+    return Plan(
+        updates=updates,
+        warmup=warmup,
+        start=state.update,
+        start_lr=start_lr,
+        start_seconds=start_seconds,
+        ramp_updates=recorded.ramp_updates,
+    )
 
 
-def _fitting(config: TrainConfig, estimate: Estimate, state: TrainState, began: float | None) -> int:
-    """Return the number of further updates that fit into the rest of `config.minutes`; 0 if `minutes` is 0."""
+def _fitting(
+    config: TrainConfig, estimate: Estimate, state: TrainState, began: float | None, ramp_updates: int | None = None
+) -> int:
+    """Return the number of further updates that fit into the rest of `config.minutes`; 0 if `minutes` is 0.
+
+    `ramp_updates` is the number of updates over which the batch grows, if a plan has fixed it already.
+    """
     if not config.minutes:
         return 0
     budget = TimeBudget(seconds=60 * config.minutes, began=time.perf_counter() if began is None else began)
     costs = guess_costs(budget, estimate.seconds / config.updates)
-    return updates_that_fit(budget.left(), costs, config, state.position)
+    return updates_that_fit(budget.left(), costs, config, state.position, ramp_updates)
 
 
 def _warmup(config: TrainConfig, updates: int, is_given: bool) -> int:

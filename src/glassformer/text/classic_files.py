@@ -15,7 +15,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from glassformer.text.sentencepiece_file import SentencePieceModel, build_tokenizer, read_sentencepiece
 
-_WORDPIECE = {"bert", "distilbert", "electra", "mobilebert", "retribert", "squeezebert"}
+_WORDPIECE = {"albert", "bert", "distilbert", "electra", "mobilebert", "retribert", "squeezebert"}
 _GPT2 = {"gpt2", "gptneo", "gptj", "codegen", "opt", "phi", "gptbigcode"}
 _ROBERTA = {"roberta", "bart", "longformer", "led", "robertaprelayernorm"}
 _T5 = {"t5", "mt5", "umt5", "longt5", "switchtransformers"}

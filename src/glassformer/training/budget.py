@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from glassformer.training.schedules import Plan
+from glassformer.training.schedules import BatchRamp, Plan, make_ramp, read_ramp
 from glassformer.training.state import TrainState
 from glassformer.training.train_config import TrainConfig
 from glassformer.training.trainer import Trainer
@@ -54,7 +54,7 @@ class TimeBudget:
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """Seconds that one update, one validation, one save and the ending of a run take."""
+    """Seconds that one update with a full batch, one validation, one save and the ending of a run take."""
 
     update: float
     validation: float = 0.0
@@ -63,12 +63,22 @@ class Costs:
     """Everything after the last validation: final scores and writing the model folder."""
 
 
-def updates_that_fit(seconds: float, costs: Costs, config: TrainConfig, position: int = 0) -> int:
+def updates_that_fit(
+    seconds: float, costs: Costs, config: TrainConfig, position: int = 0, ramp_updates: int | None = None
+) -> int:
     """Return how many more updates fit into `seconds`, together with their validations, saves and the ending.
 
-    `position` is the number of updates tried before. The result is at least 1, and limited by `config.max_updates`,
-    which counts all updates of the run.
+    `position` is the number of updates tried before. `ramp_updates` is the number of updates over which the batch
+    grows; None means that it follows from the result, as `config.batch_ramp` says. The result is at least 1, and
+    limited by `config.max_updates`, which counts all updates of the run.
     """
+    n_parts, _ = read_ramp(config.batch_ramp)
+
+    def full_updates(count: int) -> float:
+        if ramp_updates is None:
+            return make_ramp(config.batch_ramp, count).full_updates(count)
+        ramp = BatchRamp(n_parts, ramp_updates)
+        return ramp.full_updates(position + count) - ramp.full_updates(position)
 
     def times(every: int, end: int) -> int:
         return end // every - position // every
@@ -80,9 +90,9 @@ def updates_that_fit(seconds: float, costs: Costs, config: TrainConfig, position
         both = math.lcm(config.eval_every, config.save_every)
         saves = validations + times(config.save_every, end) - times(both, end)
         validations += config.average_last > 1  # of the averaged parameters
-        return count * costs.update + validations * costs.validation + saves * costs.save + costs.ending
+        return full_updates(count) * costs.update + validations * costs.validation + saves * costs.save + costs.ending
 
-    low, high = 1, max(1, math.ceil(seconds / max(costs.update, 1e-9)))
+    low, high = 1, max(1, math.ceil(n_parts * seconds / max(costs.update, 1e-9)))
     if config.max_updates:
         high = min(high, max(1, config.max_updates - position))
     while low < high:
@@ -119,7 +129,7 @@ class Planner:
 
         Args:
             plan: The number of updates and the schedule to start from.
-            update_seconds: Duration of an update, as measured by the pilot.
+            update_seconds: Duration of an update with a full batch, as measured by the pilot.
             record: Called with each corrected plan, to write it to the run folder.
             rehearse: Returns the estimated seconds of the final scoring, from a sample of it.
         """
@@ -129,24 +139,25 @@ class Planner:
         self._record = record
         self._rehearse = rehearse
         self._update_seconds = update_seconds
+        self._ramp = plan.ramp(trainer.config.batch_ramp)
         self._scoring: float | None = None
         self._rehearsing = 0.0
-        self._first: tuple[int, float] | None = None
-        """Number of updates and value of `_busy` at the start of this process."""
-        self._mark: tuple[int, float] | None = None
-        """Number of updates and value of `_busy` at the last correction."""
+        self._first: tuple[float, float] | None = None
+        """Number of updates, in full ones, and value of `_busy` at the start of this process."""
+        self._mark: tuple[float, float] | None = None
+        """Number of updates, in full ones, and value of `_busy` at the last correction."""
         self._corrected_at = budget.clock()
 
     def correct(self, state: TrainState) -> Plan | None:
         """If a correction is due before the next update, correct the plan, record and return it; else return None."""
         if self._mark is None:
-            self._first = self._mark = state.update, self._busy(state)
+            self._first = self._mark = self._ramp.full_updates(state.position), self._busy(state)
             self._corrected_at = self._budget.clock()
         if not self.is_correction_due(state):
             return None
         self._measure(state, rehearses=self._due_point(state) in REHEARSALS)
         costs = self._costs()
-        fitting = updates_that_fit(self._budget.left(), costs, self._trainer.config, state.position)
+        fitting = updates_that_fit(self._budget.left(), costs, self._trainer.config, state.position, self._ramp.updates)
         self.plan = self.plan.corrected(state.update, state.update + fitting)
         self._record(self.plan)
         self._corrected_at = self._budget.clock()
@@ -182,18 +193,19 @@ class Planner:
         return self._budget.clock() - state.other_seconds - self._rehearsing
 
     def _measure(self, state: TrainState, *, rehearses: bool) -> None:
-        """Measure how long an update takes, as a mean since the last correction.
+        """Measure how long an update with a full batch takes, as a mean since the last correction.
 
         If updates have become faster, only half of the gain is used, because they may become slower again. If
         `rehearses`, also estimate how long the final scoring takes, unless it is known to take negligible time.
         """
         assert self._first is not None
         assert self._mark is not None
-        (update, busy), (first, first_busy), now = self._mark, self._first, self._busy(state)
-        if state.update > update:
-            recent, overall = (now - busy) / (state.update - update), (now - first_busy) / (state.update - first)
+        (before, busy), (first, first_busy), now = self._mark, self._first, self._busy(state)
+        done = self._ramp.full_updates(state.position)
+        if done > before:
+            recent, overall = (now - busy) / (done - before), (now - first_busy) / (done - first)
             self._update_seconds = max(recent, (recent + overall) / 2)
-        self._mark = state.update, now
+        self._mark = done, now
         is_small = self._scoring is not None and self._scoring < NEGLIGIBLE_SHARE * self._budget.seconds
         if rehearses and not is_small:
             began = self._budget.clock()

@@ -8,7 +8,7 @@ Each batch shape is recorded once; batches come in few shapes.
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +28,9 @@ class TrainBatch(Protocol):
     @property
     def n_target_tokens(self) -> int:
         """Number of target tokens, by which the summed loss is divided."""
+
+    def slice_rows(self, begin: int, end: int) -> Self:
+        """Return some of the batch's examples. It is called only while the batch grows (`--batch-ramp`)."""
 
     def to(self, device: torch.device | str) -> "TrainBatch":
         """Return the batch with its tensors on `device`."""

@@ -10,6 +10,9 @@ import torch
 AnyBatch = TypeVar("AnyBatch")
 AnyBatch_co = TypeVar("AnyBatch_co", covariant=True)
 
+GetBatches = Callable[[Sequence[int]], list[list[AnyBatch]]]
+"""A function that returns the batches of some updates, by the numbers of the updates."""
+
 
 class _Numbered(Protocol[AnyBatch_co]):
     def __getitem__(self, number: int) -> AnyBatch_co: ...
@@ -76,5 +79,7 @@ class Prefetcher(Generic[AnyBatch]):
 
 
 def pinned(batch: Any) -> Any:
-    """Return a batch that is a named tuple of tensors with its tensors in page-locked memory; others as they are."""
+    """Return a batch, or a list of batches, with its tensors in page-locked memory. Batches are named tuples."""
+    if isinstance(batch, list):
+        return [pinned(one) for one in batch]
     return batch._make(tensor.pin_memory() for tensor in batch) if hasattr(batch, "_make") else batch

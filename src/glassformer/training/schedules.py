@@ -1,4 +1,4 @@
-"""Learning-rate schedules, and the plan of a run: its number of updates and how the learning rate changes.
+"""Learning-rate schedules, the growth of the batch, and the plan of a run, which both depend on.
 
 To add a schedule, write its function and list it in `SCHEDULES`, from which the training config, the command line and
 the recipes take the names.
@@ -13,6 +13,8 @@ from glassformer.base.checks import shown
 
 WARMUP_SHARE = 4
 """`fit_warmup` limits a warm-up to 1/WARMUP_SHARE of all updates."""
+MAX_PARTS = 64
+"""Largest number of parts into which a `BatchRamp` cuts a full batch."""
 
 
 def lr_factor(schedule: "Schedule", update: float, *, warmup: int, updates: int) -> float:
@@ -65,6 +67,62 @@ else:
     Schedule = Literal[tuple(SCHEDULES)]  # the config checks its value, and `--help` lists the names, by this type
 
 
+class BatchRamp(NamedTuple):
+    """A batch that grows: from 1/n_parts of its full size to the full size, over the first `updates` updates.
+
+    The size grows in the steps 1/n, ..., 1/3, 1/2, 1: each is taken once a line from 1/n_parts to 1 has reached it. A
+    full batch can therefore be cut into equal parts for consecutive updates (`data/batching/update_batches.py`).
+    """
+
+    n_parts: int = 1
+    """Number of updates that share a full batch at the start; 1 is no ramp."""
+    updates: int = 0
+    """Number of updates after which the batch has its full size."""
+
+    def parts_at(self, position: int) -> int:
+        """Return the number of updates that share a full batch if the first of them is number `position`, from 0."""
+        return next(parts for parts in range(1, self.n_parts + 1) if position >= self._start_of(parts))
+
+    def full_updates(self, position: float) -> float:
+        """Return how many updates with full batches cost as much as the first `position` updates, approximately."""
+        total, end = 0.0, position
+        for parts in range(1, self.n_parts + 1):
+            begin = min(end, max(0.0, self._start_of(parts)))
+            total, end = total + (end - begin) / parts, begin
+        return total
+
+    def _start_of(self, parts: int) -> float:
+        """Return the update from which a full batch is shared by `parts` updates; 0 for `n_parts`."""
+        first = 1 / self.n_parts
+        return self.updates * ((1 / parts - first) / (1 - first)) if self.n_parts > 1 else 0.0
+
+
+def read_ramp(text: str) -> tuple[int, float]:
+    """Return `n_parts` of a `BatchRamp` and the fraction of all updates it takes, from text such as "0.25:0.3".
+
+    The empty text gives (1, 0.0), no ramp. Raises ValueError if the text is neither.
+    """
+    if not text:
+        return 1, 0.0
+    try:
+        start, share = (float(number) for number in text.split(":"))
+    except ValueError:
+        start = share = math.nan
+    if not (1 / MAX_PARTS <= start <= 0.5 and 0 < share <= 1):
+        raise ValueError(
+            f"batch_ramp={shown(text)}: expected START:SHARE such as 0.25:0.3, with a START from "
+            f"{1 / MAX_PARTS} to 0.5, the first batch as a fraction of a full one, and a SHARE above 0 and at most 1 "
+            "of all updates"
+        )
+    return round(1 / start), share
+
+
+def make_ramp(text: str, updates: int) -> BatchRamp:
+    """Return the ramp that `text`, such as "0.25:0.3", describes for a run of `updates` updates."""
+    n_parts, share = read_ramp(text)
+    return BatchRamp(n_parts, math.ceil(share * updates))
+
+
 class Correction(NamedTuple):
     """A change of the planned number of updates during a run, made to end within the time budget."""
 
@@ -99,6 +157,9 @@ class Plan:
     """Time spent on training, validations and saves before this plan started."""
     corrections: tuple[Correction, ...] = ()
     """Changes of the number of updates, oldest first."""
+    ramp_updates: int = 0
+    """Number of updates over which the batch grows (`BatchRamp`). Corrections and later plans do not change it, because
+    the examples of every update follow from it."""
 
     def __post_init__(self) -> None:
         corrections = tuple(_read_correction(one) for one in self.corrections)
@@ -130,6 +191,10 @@ class Plan:
             return planned
         return self.start_lr + (planned - self.start_lr) * passed / ramp
 
+    def ramp(self, batch_ramp: str) -> BatchRamp:
+        """Return how the batch grows in a run with the option `batch_ramp`, such as "0.25:0.3"."""
+        return BatchRamp(read_ramp(batch_ramp)[0], self.ramp_updates)
+
     def _place(self, update: int) -> float:
         """Return which update of the uncorrected schedule `update` corresponds to; it may be a fraction."""
         since, place, end = self.start, float(self.start), self.updates
@@ -141,6 +206,12 @@ class Plan:
         if since == self.start and end == self.updates:
             return update  # exact, so that a run without corrections is reproducible bit for bit
         return self.updates if update >= end else place + (self.updates - place) * (update - since) / (end - since)
+
+
+def simple_plan(updates: int, warmup: float, batch_ramp: str = "") -> Plan:
+    """Return the plan of a new run of `updates` updates, with the options `warmup` and `batch_ramp` as they are."""
+    ramp = make_ramp(batch_ramp, updates)
+    return Plan(updates=updates, warmup=warmup_updates(warmup, updates), ramp_updates=ramp.updates)
 
 
 def warmup_updates(warmup: float, updates: int) -> int:

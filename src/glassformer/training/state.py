@@ -42,7 +42,7 @@ class TrainState:
     """The counters of a training run and its validations so far, saved in each checkpoint."""
 
     position: int = 0
-    """Updates tried. Each one uses `accumulate` batches."""
+    """Updates tried. It decides the examples of the next update (`data/batching/update_batches.py`)."""
     update: int = 0
     """Updates made, without skipped ones. The learning-rate schedule depends on this number."""
     skipped: int = 0

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from glassformer.base.fields import Checked, Count, Decay, NotNegative, Positive, Probability, Range, Whole
-from glassformer.training.schedules import Schedule
+from glassformer.training.schedules import Schedule, read_ramp
 
 Seed = Annotated[int, Range("a whole number, 0 or more and below 2**63", 0, 2**63 - 1)]
 
@@ -27,6 +27,9 @@ class TrainConfig(Checked):
     """Most tokens of one batch, padding included; of source and target, the longer one counts."""
     accumulate: Count = 1
     """Batches whose gradients are summed for one update: the same as one larger batch."""
+    batch_ramp: str = ""
+    """Begin with smaller batches: 0.25:0.3 begins with a quarter of --max-tokens and grows to all of them over the
+    first 30 % of the updates. Nothing keeps the size."""
     seed: Seed = 0
     """Seed of everything random."""
 
@@ -118,5 +121,6 @@ class TrainConfig(Checked):
             if self.warmup != int(self.warmup):
                 raise ValueError(f"warmup={self.warmup}: expected a whole number of updates, or a share below 1")
             object.__setattr__(self, "warmup", int(self.warmup))
+        read_ramp(self.batch_ramp)
         if self.average_last > self.keep_last:
             raise ValueError(f"average_last={self.average_last}: expected at most keep_last={self.keep_last}")

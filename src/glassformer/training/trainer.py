@@ -24,7 +24,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
@@ -35,6 +35,7 @@ from glassformer.base.names import suggestion
 from glassformer.checkpoint.model_folder import WEIGHTS, load_parameters, read_tensors
 from glassformer.checkpoint.output_folder import discard_folder
 from glassformer.checkpoint.safe_files import verify_folder
+from glassformer.data.batching.update_batches import UpdateBatches
 from glassformer.metrics.scores import LOWER_IS_BETTER
 from glassformer.progress import Step
 from glassformer.runtime.devices import choose_device
@@ -44,8 +45,8 @@ from glassformer.training.gradients import Batch, TrainBatch, mix_seed
 from glassformer.training.lora import fold_adapters
 from glassformer.training.optimizers import make_optimizer
 from glassformer.training.precision import choose_precision
-from glassformer.training.prefetch import get_batches, prefetching
-from glassformer.training.schedules import Plan, warmup_updates
+from glassformer.training.prefetch import GetBatches, get_batches, prefetching
+from glassformer.training.schedules import Plan, simple_plan
 from glassformer.training.started_update import StartedUpdate, Update, can_apply_on_device
 from glassformer.training.state import (
     Evaluation,
@@ -66,7 +67,6 @@ MAX_BAD = 5
 START_SCALE, SCALE_GROWTH = 2.0**16, 2000
 """Loss scaling of fp16: the first factor, and the number of updates without overflow after which it doubles. It is
 halved at every overflow."""
-
 
 AnyBatch = TypeVar("AnyBatch", bound=TrainBatch, covariant=True)
 
@@ -140,7 +140,7 @@ class Trainer(Generic[Batch]):
         self.state = TrainState()
         self._started: StartedUpdate | None = None
         self._finished_at = 0.0
-        self._get_batches: Callable[[range], list[Batch]] = lambda numbers: get_batches(self.batches, numbers)
+        self._get_batches: GetBatches[Batch] = lambda numbers: get_batches(self._update_batches, numbers)
         self.validation_seconds: float | None = None
         """Duration of the last validation in this process; None before the first."""
         self.save_seconds = 0.0
@@ -158,7 +158,7 @@ class Trainer(Generic[Batch]):
         self.setup.pull()
         if not self.state.position or self.precision != "fp16":
             self.state.loss_scale = START_SCALE if self.precision == "fp16" else 1.0
-        with self._signals.handling(), prefetching(self.batches, self.device) as self._get_batches:
+        with self._signals.handling(), prefetching(self._update_batches, self.device) as self._get_batches:
             while True:
                 if self._started is None or self._is_state_needed():
                     self._finish_started()
@@ -198,10 +198,13 @@ class Trainer(Generic[Batch]):
         """Return the best validation so far, the earliest one if several are equal; None before the first."""
         return max(self.state.evaluations, key=self._goodness, default=None)
 
+    @cached_property
+    def _update_batches(self) -> UpdateBatches[Batch]:
+        return UpdateBatches(self.batches, self.config.accumulate, self._plan.ramp(self.config.batch_ramp))
+
     @property
     def _plan(self) -> Plan:
-        updates = self.config.updates
-        return self.plan or Plan(updates=updates, warmup=warmup_updates(self.config.warmup, updates))
+        return self.plan or simple_plan(self.config.updates, self.config.warmup, self.config.batch_ramp)
 
     def _is_evaluation_due(self) -> bool:
         state = self.state
@@ -238,15 +241,14 @@ class Trainer(Generic[Batch]):
         return len(since) >= self.config.patience
 
     def _update(self) -> None:
-        """Make one update from `accumulate` batches, equal to an update from one batch with all their sequences.
+        """Make one update from one or several batches, equal to one from a batch with all their sequences.
 
         On a GPU the numbers of an update are read after the next one has been started, so that the GPU never waits.
         """
         began = time.perf_counter()
         config, state = self.config, self.state
         position = state.position + (self._started is not None)
-        first = position * config.accumulate
-        batches = self._get_batches(range(first, first + config.accumulate))
+        (batches,) = self._get_batches([position])
         tokens = sum(batch.n_target_tokens for batch in batches)
         self.model.train()
         self.gradients.clear()
@@ -257,7 +259,7 @@ class Trainer(Generic[Batch]):
         if config.adversarial:
             with shifted_embeddings(self.model, config.adversarial):
                 for index, batch in enumerate(batches):
-                    self._add_gradient(batch, tokens, position, config.accumulate + index)
+                    self._add_gradient(batch, tokens, position, len(batches) + index)
         norm = self._gradient_norm()
         started, before = StartedUpdate(losses, norm, tokens, self._next_lr(), began), self._started
         if self.is_async:
@@ -276,9 +278,8 @@ class Trainer(Generic[Batch]):
         If the numbers of the update before it are read late, it counts as made. So that a resumed run computes the
         same, this is also so if it is known to have been skipped.
         """
-        state = self.state
-        is_last_skipped = state.skipped > 0 and state.good_in_a_row == 0
-        made = state.update + (self.is_async and (self._started is not None or is_last_skipped))
+        is_last_skipped = self.state.skipped > 0 and self.state.good_in_a_row == 0
+        made = self.state.update + (self.is_async and (self._started is not None or is_last_skipped))
         return self._plan.lr(self.config.schedule, self.config.lr, made + 1)
 
     def _finish(self, started: StartedUpdate) -> None:
@@ -376,8 +377,7 @@ class Trainer(Generic[Batch]):
 
     def _choose_parameters(self) -> dict[str, Tensor]:
         """Load and return the best checkpoint's parameters, or the average of the last ones if as good or better."""
-        positions = saved_positions(self.folder)
-        best = self.best()
+        positions, best = saved_positions(self.folder), self.best()
         assert best is not None
         chosen_at = best.position if best.position in positions else positions[-1]
         chosen = read_tensors(verify_folder(checkpoint_path(self.folder, chosen_at)).file(WEIGHTS))

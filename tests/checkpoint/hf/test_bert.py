@@ -2,7 +2,11 @@
 
 import pytest
 
+from checkpoint.hf_comparison import open_theirs, same_numbers
+from checkpoint.hf_models import small_bert
+from glassformer.checkpoint import load_model
 from glassformer.checkpoint.hf import FAMILIES
+from glassformer.checkpoint.hf.folder import save_hf_folder
 from glassformer.checkpoint.hf.values import UnsupportedModelError
 
 SIZES = {
@@ -52,3 +56,15 @@ def test_albert_shares_its_layers_and_projects_its_embeddings():
     assert config.share_layers
     assert config.embedding_width == 16
     assert read("electra", "ElectraModel", embedding_size=16).embedding_width is None
+
+
+@pytest.mark.parametrize("prefix", ["Roberta", "Electra"])
+def test_the_head_keeps_gelu_over_layers_with_another_activation(prefix, tmp_path):
+    theirs = small_bert(prefix, "ForMaskedLM", hidden_act="relu")
+    theirs.save_pretrained(tmp_path / "saved")
+    ours = load_model(tmp_path / "saved")
+    assert (ours.config.activation, ours.config.head_activation) == ("relu", "gelu")
+    assert same_numbers(ours, theirs, 0)
+    save_hf_folder(tmp_path / "again", ours, values={"pad_token_id": 1})
+    again, _ = open_theirs(tmp_path / "again", f"{prefix}ForMaskedLM")
+    assert same_numbers(ours, again, 0)

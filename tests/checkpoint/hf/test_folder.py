@@ -6,12 +6,23 @@ import pytest
 import torch
 
 from checkpoint import hf_models
-from checkpoint.hf_comparison import close, make
+from checkpoint.cached_repositories import put_in_cache
+from checkpoint.hf_comparison import close, make, same_numbers
+from checkpoint.hf_models import small_bert
+from glassformer.checkpoint import load_model
 from glassformer.checkpoint.hf import import_model
 from glassformer.checkpoint.hf.folder import is_hf_folder, read_hf_folder, save_hf_folder
 from glassformer.checkpoint.limits import UnsupportedModelError
 from glassformer.checkpoint.safe_files import CorruptFolderError
 from glassformer.models import build_model, preset
+
+
+def edit_config(folder, **changes):
+    """Change values of a config.json. None removes a key."""
+    path = folder / "config.json"
+    values = json.loads(path.read_text(encoding="utf-8")) | changes
+    values = {key: value for key, value in values.items() if value is not None}
+    path.write_text(json.dumps(values), encoding="utf-8")
 
 
 def test_sharded_folders_are_read(tmp_path):
@@ -38,8 +49,55 @@ def test_a_folder_is_hfs_if_its_config_has_a_model_type(tmp_path):
     assert not is_hf_folder(tmp_path)
     (tmp_path / "config.json").write_text('{"d_model": 8}', encoding="utf-8")
     assert not is_hf_folder(tmp_path)
+    for text in ('{"model_type": "gpt2"}', '{"architectures": ["GPT2Model"]}'):
+        (tmp_path / "config.json").write_text(text, encoding="utf-8")
+        assert is_hf_folder(tmp_path)
+
+
+def test_a_folder_whose_config_names_no_family_says_so(tmp_path):
+    small_bert("Bert", "ForMaskedLM").save_pretrained(tmp_path)
+    edit_config(tmp_path, model_type=None, architectures=None)
+    with pytest.raises(
+        UnsupportedModelError, match=r"has no model_type and no architectures: expected .*bert, roberta"
+    ):
+        load_model(tmp_path)
+
+
+def test_a_sharded_snapshot_of_the_download_cache_is_read(tmp_path):
+    theirs = make("llama", 2)
+    theirs.save_pretrained(tmp_path / "saved", max_shard_size="2KB")
+    snapshot = put_in_cache(tmp_path / "saved", tmp_path / "hub", "someone/small-llama")
+    assert same_numbers(load_model(snapshot), theirs, 0)
+
+
+@pytest.mark.parametrize("n_shards", [1, 2])
+def test_pickles_from_before_torch_1_6_are_read(n_shards, tmp_path):
+    theirs = small_bert("Bert", "ForMaskedLM")
+    theirs.save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    state = list(theirs.state_dict().items())
+    for number in range(n_shards):
+        name = "pytorch_model.bin" if n_shards == 1 else f"pytorch_model-0000{number + 1}-of-00002.bin"
+        part = dict(state[number::n_shards])
+        torch.save(part, tmp_path / name, _use_new_zipfile_serialization=False)
+    assert same_numbers(load_model(tmp_path, allow_pickle=True), theirs, 0)
+    with pytest.raises(CorruptFolderError, match="--allow-pickle"):
+        load_model(tmp_path)
+
+
+class Hostile:
+    """An object whose pickle calls a function."""
+
+    def __reduce__(self):
+        return print, ("this must never be printed",)
+
+
+def test_an_old_pickle_that_would_run_code_is_refused(tmp_path, capsys):
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}', encoding="utf-8")
-    assert is_hf_folder(tmp_path)
+    torch.save({"a": Hostile()}, tmp_path / "pytorch_model.bin", _use_new_zipfile_serialization=False)
+    with pytest.raises(CorruptFolderError, match=r"pytorch_model\.bin cannot be read"):
+        read_hf_folder(tmp_path, allow_pickle=True)
+    assert "never" not in capsys.readouterr().out
 
 
 def test_pickled_weights_are_opened_only_when_allowed(tmp_path):

@@ -5,6 +5,7 @@ A `Family`, such as BERT or Llama, converts configs and maps tensor names in bot
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ from glassformer.checkpoint.hf.name_tables import (
     rules_for_file,
     to_hf_tensors,
 )
-from glassformer.checkpoint.hf.values import UnsupportedModelError, shown
+from glassformer.checkpoint.hf.values import UnsupportedModelError, read_architecture, shown
 from glassformer.checkpoint.layout import check_sizes
 from glassformer.checkpoint.limits import blocking_setting, effective_settings
 from glassformer.models import ModelConfig
@@ -40,6 +41,9 @@ FAMILIES: dict[str, Family] = {
     for family in (*bert.FAMILIES, *gpt2.FAMILIES, *llama.FAMILIES, *t5.FAMILIES, *bart.FAMILIES)
 }
 
+CLASS_WEIGHTS = ("classifier.weight", "classifier.out_proj.weight", "score.weight")
+"""Names of the matrix of a classification head. It has one row for each class."""
+
 __all__ = [
     "FAMILIES",
     "Family",
@@ -48,6 +52,7 @@ __all__ = [
     "export_model",
     "family_of",
     "import_model",
+    "with_model_type",
 ]
 
 
@@ -98,7 +103,21 @@ def read_config(
     family = family_by_type(values.get("model_type"))
     names = frozenset(tensors.keys())
     hidden = equal_copies(family, tensors, are_equal) if family.ties_by_tensors else frozenset()
-    return family.read_config(values, names - hidden)
+    return family.read_config(_with_stored_labels(values, tensors), names - hidden)
+
+
+def _with_stored_labels(values: Mapping[str, Any], tensors: Tensors) -> Mapping[str, Any]:
+    """Return `config.json` values without `id2label` if only `num_labels` fits the stored classification head.
+
+    HF takes the number of classes from `id2label`. In some folders the two disagree, because an edited or old
+    config.json lists the default two classes; the stored head decides.
+    """
+    n_labels, labels = values.get("num_labels"), values.get("id2label")
+    if not isinstance(n_labels, int) or not isinstance(labels, Mapping) or len(labels) == n_labels:
+        return values
+    names = {*tensors.keys()}
+    rows = [tensors.shape(name)[:1] for name in CLASS_WEIGHTS if name in names]
+    return {**values, "id2label": None} if rows == [(n_labels,)] else values
 
 
 def export_model(model: AnyModel, family: Family | None = None) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -129,6 +148,26 @@ def family_by_type(model_type: object) -> Family:
     hint = f" (did you mean {near!r}?)" if near else ""
     raise UnsupportedModelError(
         f"config.json has model_type={shown(model_type)}{hint}: expected one of {', '.join(FAMILIES)}"
+    )
+
+
+def with_model_type(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return `config.json` values with a `model_type`. If it is missing, it is inferred from `architectures`.
+
+    HF's class names begin with the family: MegatronBertForMaskedLM is of the family megatron-bert. Raises
+    UnsupportedModelError if the class belongs to no known family, or if `architectures` is missing, too.
+    """
+    if values.get("model_type") is not None:
+        return values
+    name = read_architecture(values)
+    base = re.sub(r"(For[A-Z].*|(LMHead|MT|DoubleHeads|WithLMHead)?Model|PreTrainedModel)$", "", name).lower()
+    for model_type in FAMILIES:
+        if base and base == re.sub("[-_]", "", model_type):
+            return {**values, "model_type": model_type}
+    known = f"architectures=[{name[:80]!r}], which names no known family" if name else "no architectures"
+    raise UnsupportedModelError(
+        f"config.json has no model_type and {known}: expected a model_type; add it to config.json, as one of "
+        f"{', '.join(FAMILIES)}"
     )
 
 

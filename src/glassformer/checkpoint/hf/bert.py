@@ -82,6 +82,11 @@ class BertVariant:
     """The norm after the last layer. If set, the layers are pre-norm and no norm follows the embeddings."""
 
     @property
+    def has_gelu_head(self) -> bool:
+        """Return whether the masked-language-model head has gelu, whatever the layers have."""
+        return self.model_type in ("roberta", "electra")
+
+    @property
     def prefix(self) -> str:
         """Return the name of the module that holds the body."""
         return self.body or self.model_type
@@ -189,7 +194,6 @@ def read_config(variant: BertVariant, values: Mapping[str, Any], names: frozense
         require(values, key, allowed)
     for key in ("num_hidden_groups", "inner_group_num"):
         require(values, key, 1)
-    require(values, "sinusoidal_pos_embds", False)
     kind = variant.model_type
     width = read_int(values, "hidden_size", "dim")
     # RoBERTa's position ids start after `pad_token_id`.
@@ -232,12 +236,9 @@ def _with_head(variant: BertVariant, body: ModelConfig, values: Mapping[str, Any
     if variant.model_type == "electra" and name.endswith("ForPreTraining"):
         head = "none"  # we have no replaced-token-detection head
     if head == "language_model":
-        if variant.model_type in ("roberta", "electra") and body.activation != "gelu":
-            raise UnsupportedModelError(
-                f"{name} has a head with 'gelu' over layers with {body.activation!r}: expected one activation"
-            )
         is_tied = read_bool(values, "tie_word_embeddings", default=True)
-        return body.with_head(head, head_transform=True, tie="output" if is_tied else "none")
+        own = "gelu" if variant.has_gelu_head and body.activation != "gelu" else None
+        return body.with_head(head, head_transform=True, head_activation=own, tie="output" if is_tied else "none")
     if head == "sequence_class":
         if not variant.classification_head:
             raise UnsupportedModelError(

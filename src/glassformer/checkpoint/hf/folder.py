@@ -1,9 +1,9 @@
 """Read and write Hugging Face folders: `config.json` and weights in one file or in shards, read one tensor at a time.
 
 The contents are untrusted. File names, such as those in the weights index, cannot lead out of the folder
-(`confined_path` in `checkpoint/safe_files.py`). The offsets in a safetensors file are validated before a tensor is
-read. Pickles can run code when opened, so they are refused unless `allow_pickle` is given, and then read by torch's
-tensors-only unpickler.
+(`confined_path` in `checkpoint/safe_files.py`), except through the links of HF's download cache. The offsets in a
+safetensors file are validated before a tensor is read. Pickles can run code when opened, so they are refused unless
+`allow_pickle` is given, and then read by torch's tensors-only unpickler.
 """
 
 from __future__ import annotations
@@ -14,11 +14,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from glassformer.checkpoint.external_model import ExternalModel, Tensors
-from glassformer.checkpoint.hf import export_model, family_by_type
+from glassformer.checkpoint.hf import export_model, family_by_type, with_model_type
 from glassformer.checkpoint.hf.name_tables import Family
+from glassformer.checkpoint.hf.renamed_tensors import with_current_names
 from glassformer.checkpoint.limits import blocking_setting, effective_settings, refuse
 from glassformer.checkpoint.output_folder import new_folder
-from glassformer.checkpoint.safe_files import CorruptFolderError, confined_path, read_json_object, write_text
+from glassformer.checkpoint.safe_files import (
+    MANIFEST,
+    CorruptFolderError,
+    confined_path,
+    read_json_object,
+    write_text,
+)
 from glassformer.checkpoint.tensor_files import DTYPES, SafeTensors
 
 if TYPE_CHECKING:
@@ -27,6 +34,8 @@ if TYPE_CHECKING:
     from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+OWN_KEY = "n_encoder_layers"
+"""A key of config.json that only Glassformer writes, for every model."""
 
 
 def read_hf_folder(folder: Path, *, allow_pickle: bool = False) -> ExternalModel:
@@ -34,14 +43,24 @@ def read_hf_folder(folder: Path, *, allow_pickle: bool = False) -> ExternalModel
 
     `allow_pickle` permits weights in `pytorch_model.bin`.
     """
-    values = read_json_table(confined_path(folder, CONFIG))
-    return ExternalModel(config=values, tensors=_open_weights(folder, allow_pickle))
+    values = with_model_type(read_json_table(confined_path(folder, CONFIG)))
+    return ExternalModel(config=values, tensors=with_current_names(_open_weights(folder, allow_pickle)))
 
 
 def is_hf_folder(folder: Path) -> bool:
-    """Return whether the folder is in HF's format: its config.json has a `model_type`, unlike Glassformer's."""
+    """Return whether the folder is in HF's format, judged by its config.json.
+
+    HF's config.json has a `model_type`, or if an old version wrote it, `architectures`. Without both, a folder with
+    weights counts as HF's if neither its config.json nor a manifest shows that Glassformer wrote it.
+    """
     path = folder / CONFIG
-    return path.is_file() and "model_type" in read_json_table(path)
+    if not path.is_file():
+        return False
+    values = read_json_table(path)
+    if "model_type" in values or "architectures" in values:
+        return True
+    has_weights = any(folder.glob("pytorch_model*.bin")) or (folder / WEIGHTS).exists() or (folder / INDEX).exists()
+    return has_weights and OWN_KEY not in values and not (folder / MANIFEST).exists()
 
 
 def save_hf_folder(
@@ -117,7 +136,11 @@ def _open_weights(folder: Path, allow_pickle: bool) -> Tensors:
 
 
 class PickledTensors:
-    """The tensors of `pytorch_model.bin` files, read by torch's tensors-only unpickler (see `Tensors`)."""
+    """The tensors of `pytorch_model.bin` files, read by torch's tensors-only unpickler (see `Tensors`).
+
+    Files of torch 1.6 and later are zip archives, whose tensors are mapped from the file. Older files cannot be mapped
+    and are read into memory as a whole.
+    """
 
     def __init__(self, paths: list[Path]):
         import torch
@@ -126,7 +149,9 @@ class PickledTensors:
         self._tensors: dict[str, Tensor] = {}
         for path in paths:
             try:
-                found = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+                with path.open("rb") as stream:
+                    is_archive = stream.read(4) == b"PK\x03\x04"
+                found = torch.load(path, map_location="cpu", weights_only=True, mmap=is_archive)
             except Exception as error:  # a hostile file may raise anything
                 raise CorruptFolderError(f"{path} cannot be read: {error}") from error
             if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
@@ -142,7 +167,7 @@ class PickledTensors:
         return tuple(self._tensors[name].shape)
 
     def __getitem__(self, name: str) -> Tensor:
-        """Return one tensor, whose values are mapped from the file."""
+        """Return one tensor."""
         return self._tensors[name]
 
     def stored_as(self, name: str) -> str:

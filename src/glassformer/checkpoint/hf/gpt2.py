@@ -21,8 +21,6 @@ from glassformer.models import ModelConfig, preset
 
 def read_config(values: Mapping[str, Any], names: frozenset[str]) -> ModelConfig:
     """Convert GPT-2's `config.json` values to a `ModelConfig`. GPT-2 does not use `names`, the stored tensors."""
-    require(values, "scale_attn_weights", True)
-    require(values, "scale_attn_by_inverse_layer_idx", False)
     require(values, "add_cross_attention", False)
     width = read_int(values, "n_embd", "hidden_size", default=768)
     is_tied = read_bool(values, "tie_word_embeddings", default=True)
@@ -34,6 +32,8 @@ def read_config(values: Mapping[str, Any], names: frozenset[str]) -> ModelConfig
         n_decoder_layers=read_int(values, "n_layer", "num_hidden_layers", default=12),
         n_heads=read_n_heads(values, "n_head", "num_attention_heads", width=width, default=12),
         d_ff=read_int(values, "n_inner", default=4 * width),
+        attention_scale=None if read_bool(values, "scale_attn_weights", default=True) else 1.0,
+        scale_by_depth=read_bool(values, "scale_attn_by_inverse_layer_idx", default=False),
         activation=read_activation(values, "activation_function", default="gelu_new"),
         norm_eps=read_float(values, "layer_norm_epsilon", default=1e-5),
         dropout=read_float(values, "resid_pdrop", default=0.1),
@@ -60,6 +60,8 @@ def write_config(config: ModelConfig) -> dict[str, Any]:
         "embd_pdrop": config.embedding_dropout,
         "attn_pdrop": config.attention_dropout,
         "tie_word_embeddings": config.ties_output,
+        "scale_attn_weights": config.scale != 1.0,  # with heads of width 1, both settings give a factor of 1
+        "scale_attn_by_inverse_layer_idx": config.scale_by_depth,
     }
 
 

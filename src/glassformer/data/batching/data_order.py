@@ -2,9 +2,9 @@
 
 A row is the index of a tokenized example, such as a text or a sentence pair.
 
-In a run with A = `accumulate` batches per update, update u takes the batches u * A to u * A + A - 1. Updates are
-counted from 0, and skipped updates count too (`training/trainer.py`). Language models read windows instead of rows;
-`packed_windows.py` decides their order.
+In a run with A = `accumulate` batches per update, update u takes the batches u * A to u * A + A - 1, unless the batch
+grows (`update_batches.py`). Updates are counted from 0, and skipped updates count too (`training/trainer.py`). Language
+models read windows instead of rows; `packed_windows.py` decides their order.
 
 Rows are grouped into cells by their lengths, rounded up to a grid. The cells are ordered so that neighbors have similar
 lengths, and cut into batches whose padded size stays within the budget. Every epoch shuffles the rows within each cell

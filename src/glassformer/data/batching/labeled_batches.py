@@ -39,6 +39,15 @@ class LabeledBatch(NamedTuple):
         """
         return len(self.answers) if self.answers.is_floating_point() else int((self.answers != IGNORED).sum())
 
+    def slice_rows(self, begin: int, end: int) -> "LabeledBatch":
+        """Return the examples from `begin` up to, but not including, `end`, with unchanged padding.
+
+        An example of `PairedBatches` has two texts: one in the first half of the rows, one in the second half.
+        """
+        firsts = range(0, len(self.tokens), max(len(self.answers), 1))
+        tokens, mask, token_types = (torch.cat([x[first + begin : first + end] for first in firsts]) for x in self[:3])
+        return LabeledBatch(tokens, mask, token_types, self.answers[begin:end])
+
     def to(self, device: torch.device | str) -> "LabeledBatch":
         """Return the batch on `device`."""
         return LabeledBatch(*(x.to(device, non_blocking=True) for x in self))
@@ -87,6 +96,10 @@ class LabeledBatches:
     def epoch_of(self, number: int) -> int:
         """Return the epoch of the batch with this number."""
         return number // len(self)
+
+    def n_rows(self, number: int) -> int:
+        """Return the number of examples in the batch with this number."""
+        return len(self._plan.rows_of_batch(number))
 
     def __getitem__(self, number: int) -> LabeledBatch:
         """Return the batch with this number. It depends on the seed and the number only."""

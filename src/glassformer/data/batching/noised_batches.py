@@ -32,6 +32,10 @@ class MaskedBatch(NamedTuple):
         """Return the number of tokens to predict, over which the loss is averaged."""
         return int((self.answers != IGNORED).sum())
 
+    def slice_rows(self, begin: int, end: int) -> "MaskedBatch":
+        """Return the texts from `begin` up to, but not including, `end`, with unchanged padding."""
+        return MaskedBatch(*(x[begin:end] for x in self))
+
     def to(self, device: torch.device | str) -> "MaskedBatch":
         """Return the batch on `device`."""
         return MaskedBatch(*(x.to(device, non_blocking=True) for x in self))
@@ -72,6 +76,10 @@ class _NoisedBatches:
     def epoch_of(self, number: int) -> int:
         """Return the epoch of the batch with this number."""
         return number // len(self)
+
+    def n_rows(self, number: int) -> int:
+        """Return the number of texts in the batch with this number."""
+        return len(self._plan.rows_of_batch(number))
 
     def _drawn(self, number: int) -> list[tuple[Numbers, np.random.Generator]]:
         """Return the token ids of each row of a batch, with the random generator that decides the row's corruption."""

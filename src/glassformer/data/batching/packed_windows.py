@@ -53,6 +53,10 @@ class PackedBatch(NamedTuple):
         """Return the number of targets that are not IGNORED, over which the loss is averaged."""
         return int((self.targets != IGNORED).sum())
 
+    def slice_rows(self, begin: int, end: int) -> "PackedBatch":
+        """Return the windows from `begin` up to, but not including, `end`."""
+        return PackedBatch(self.tokens[begin:end], self.targets[begin:end], self.numbers[begin:end])
+
     def to(self, device: torch.device | str) -> "PackedBatch":
         """Return the batch on `device`."""
         return PackedBatch(*(x.to(device, non_blocking=True) for x in self))
@@ -147,6 +151,10 @@ class PackedBatches:
     def epoch_of(self, number: int) -> int:
         """Return the epoch of the first window in the batch with this number."""
         return number * self.rows // self.n_windows
+
+    def n_rows(self, number: int) -> int:
+        """Return the number of windows in the batch with this number, which is the same for all batches."""
+        return self.rows
 
     def __getitem__(self, number: int) -> PackedBatch:
         """Return the batch with this number. It depends on the seed and the number only."""

@@ -41,6 +41,10 @@ class PairBatch(NamedTuple):
         """Return the number of target tokens, with END and without padding, over which the loss is averaged."""
         return int((self.target_out != PAD).sum())
 
+    def slice_rows(self, begin: int, end: int) -> "PairBatch":
+        """Return the pairs from `begin` up to, but not including, `end`, with unchanged padding."""
+        return PairBatch(*(x[begin:end] for x in self))
+
     def to(self, device: torch.device | str) -> "PairBatch":
         """Return the batch on `device`."""
         return PairBatch(*(x.to(device, non_blocking=True) for x in self))
@@ -69,6 +73,10 @@ class TokenBudgetBatches:
     def epoch_of(self, number: int) -> int:
         """Return the epoch of the batch with this number."""
         return number // len(self)
+
+    def n_rows(self, number: int) -> int:
+        """Return the number of pairs in the batch with this number."""
+        return len(self._plan.rows_of_batch(number))
 
     def __getitem__(self, number: int) -> PairBatch:
         """Return the batch with this number. It depends on the seed and the number only."""
@@ -120,6 +128,9 @@ class NumberedBatches(Protocol[Batch_co]):
     def __getitem__(self, number: int) -> Batch_co:
         """Return the batch with this number."""
 
+    def n_rows(self, number: int) -> int:
+        """Return the number of examples in the batch with this number."""
+
     def padding_share(self) -> float:
         """Return the fraction of an epoch's tokens that are padding."""
 
@@ -154,9 +165,19 @@ class CycledBatches(Generic[Batch_co]):
 
     def __getitem__(self, number: int) -> Batch_co:
         """Return the batch with this number. It depends on the seed and the number only."""
+        version, inside = self._locate(number)
+        return version[inside]
+
+    def n_rows(self, number: int) -> int:
+        """Return the number of examples in the batch with this number."""
+        version, inside = self._locate(number)
+        return version.n_rows(inside)
+
+    def _locate(self, number: int) -> tuple[NumberedBatches[Batch_co], int]:
+        """Return the version of the corpus that a batch is from, and the batch's number among those of the version."""
         epoch, position = self._find(number)
         version = self.versions[epoch % len(self.versions)]
-        return version[epoch * len(version) + position]
+        return version, epoch * len(version) + position
 
     def padding_share(self) -> float:
         """Return the fraction of tokens that are padding, averaged over the versions of the corpus."""

@@ -1,0 +1,169 @@
+"""Output layer and label-smoothed cross-entropy in one operation, in chunks of rows, with the gradient in closed form.
+
+Logits of a whole batch are the largest tensors of a training step, and autograd reads and writes several of their size.
+Here the logits of a chunk are computed, overwritten by their gradient, and multiplied into the gradients of the hidden
+states and of the output layer at once, so that only one chunk of logits exists. On a CPU the output layer is not
+computed for ignored positions, such as padding.
+
+With label smoothing ε, V classes, logits z and p = softmax(z), the loss of target t is
+
+    logsumexp(z) - (1 - ε) z_t - ε mean(z)     with the gradient     p - ε / V - (1 - ε) [target = t].
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import override
+
+from glassformer.models.heads import LanguageModelHead
+from glassformer.runtime.packed_model import PaddedLinear
+from glassformer.training.losses import label_smoothed_cross_entropy
+from glassformer.training.output_loss import can_replace_logits, replaced_logits_loss
+
+CPU_CHUNK, GPU_CHUNK = 2**22, 2**27
+"""Number of logits in a chunk. On a CPU, chunks larger than its caches are slower, and so are products of few rows."""
+
+
+def token_loss(
+    model: nn.Module, forward: Callable[[], Tensor], targets: Tensor, *, smoothing: float, ignore: int
+) -> Tensor:
+    """Return the summed loss of the logits (..., V) that `forward` computes with `model`, for target ids (...).
+
+    Output layer and loss are one operation where `model` allows it.
+    """
+    with without_output_layer(model) as layer:
+        found = forward()
+    if layer is None:
+        return label_smoothed_cross_entropy(found, targets, smoothing=smoothing, ignore=ignore, reduction="sum")
+    return output_layer_loss(found.flatten(0, -2), layer, targets.flatten(), smoothing=smoothing, ignore=ignore)
+
+
+def output_layer_loss(hidden: Tensor, layer: nn.Linear, targets: Tensor, *, smoothing: float, ignore: int) -> Tensor:
+    """Return the summed loss of hidden states (N, C) and target ids (N,): `layer`, then smoothed cross-entropy.
+
+    It equals `label_smoothed_cross_entropy(layer(hidden), targets, reduction="sum", ...)` up to rounding, and so do its
+    gradients. Under autocast the products are computed in the dtype of autocast, and the loss in float32.
+    """
+    if can_replace_logits(hidden, layer.weight):
+        return replaced_logits_loss(hidden, layer, targets, smoothing=smoothing, ignored=ignore)
+    if hidden.device.type == "cpu":  # elsewhere, counting the rows would wait for the device
+        rows = (targets != ignore).nonzero().flatten()
+        if len(rows) < len(targets):
+            hidden, targets = hidden[rows], targets[rows]
+    arguments = hidden, layer.weight, layer.bias, targets, smoothing, ignore
+    loss: Tensor = _OutputLayerLoss.apply(*arguments)  # type: ignore[no-untyped-call]
+    return loss
+
+
+@contextmanager
+def without_output_layer(model: nn.Module) -> Iterator[nn.Linear | None]:
+    """Context manager in which `model` returns the input of its output layer instead of logits.
+
+    It yields that layer. It yields None, and changes nothing, if the model's head has no plain output layer that
+    `output_layer_loss` could stand for: one with adapters, for example, or with forward hooks.
+    """
+    heads = [module for module in model.modules() if isinstance(module, LanguageModelHead)]
+    layer: Any = heads[0].out_proj if len(heads) == 1 else None
+    # A padded layer belongs to a copy of the model on a GPU, where its logits can be replaced.
+    is_padded = type(layer) is PaddedLinear and can_replace_logits(layer.weight, layer.weight)
+    if layer is None or not (type(layer) is nn.Linear or is_padded) or layer._forward_hooks or layer._forward_pre_hooks:
+        yield None
+        return
+    heads[0].skips_output_layer = True
+    try:
+        yield layer
+    finally:
+        heads[0].skips_output_layer = False
+
+
+class _OutputLayerLoss(torch.autograd.Function):
+    """Computes loss and gradients in the forward pass; the backward pass scales the gradients."""
+
+    @staticmethod
+    @override
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float, ignore: int
+    ) -> Tensor:
+        """Return the loss of `output_layer_loss`, and store the gradients of hidden states, weight and bias."""
+        kind = hidden.device.type
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden.dtype
+        with torch.autocast(kind, enabled=False):
+            loss, gradients = _loss_and_gradients(
+                hidden.to(dtype),
+                weight.to(dtype),
+                None if bias is None else bias.to(dtype),
+                targets,
+                smoothing,
+                ignore,
+                ctx.needs_input_grad[:3],
+            )
+        ctx.save_for_backward(*gradients)
+        ctx.dtypes = [None if x is None else x.dtype for x in (hidden, weight, bias)]
+        return loss
+
+    @staticmethod
+    @override
+    def backward(ctx: Any, *upstream: Tensor) -> Any:
+        """Return the stored gradients, multiplied by the gradient of the loss."""
+        (by,) = upstream
+        scaled = [
+            None if x is None else (x * by.to(x.dtype)).to(dtype)
+            for x, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
+        ]
+        return *scaled, None, None, None
+
+
+def _loss_and_gradients(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    smoothing: float,
+    ignore: int,
+    wanted: tuple[bool, ...],
+) -> tuple[Tensor, list[Tensor | None]]:
+    """Return the summed loss, and its gradients by hidden states, weight and bias; None for those not wanted."""
+    n_rows, n_classes = len(hidden), len(weight)
+    wide = torch.float64 if weight.dtype == torch.float64 else torch.float32
+    of_hidden = torch.empty_like(hidden) if wanted[0] else None
+    of_weight = torch.zeros_like(weight, dtype=wide) if wanted[1] else None
+    of_bias = torch.zeros_like(bias, dtype=wide) if bias is not None and wanted[2] else None
+    total = torch.zeros((), dtype=wide, device=hidden.device)
+    most = max(1, (CPU_CHUNK if hidden.device.type == "cpu" else GPU_CHUNK) // n_classes)
+    size = -(-n_rows // max(1, -(-n_rows // most)))  # chunks of equal size
+    for first in range(0, n_rows, max(1, size)):
+        rows = slice(first, first + size)
+        chunk = hidden[rows]
+        logits = (chunk @ weight.t() if bias is None else torch.addmm(bias, chunk, weight.t())).to(wide)
+        total += _overwrite_with_gradient(logits, targets[rows], smoothing, ignore)
+        gradient = logits.to(weight.dtype)
+        if of_hidden is not None:
+            torch.mm(gradient, weight, out=of_hidden[rows])
+        if of_weight is not None and weight.dtype == wide:
+            of_weight.addmm_(gradient.t(), chunk)
+        elif of_weight is not None:
+            of_weight += gradient.t() @ chunk
+        if of_bias is not None:
+            of_bias += logits.sum(0)
+    return total, [of_hidden, of_weight, of_bias]
+
+
+def _overwrite_with_gradient(logits: Tensor, targets: Tensor, smoothing: float, ignore: int) -> Tensor:
+    """Return the summed loss of logits (n, V), and replace the logits by its gradient."""
+    is_counted = (targets != ignore)[:, None]
+    index = torch.where(is_counted, targets[:, None], 0)
+    target_logit = logits.gather(1, index)
+    highest = logits.amax(1, keepdim=True)
+    mean = logits.mean(1, keepdim=True)
+    torch.softmax(logits, 1, out=logits)
+    # The highest probability is 1 / Σ exp(z - highest), so its logarithm gives logsumexp without another pass.
+    log_sum = highest - logits.amax(1, keepdim=True).log()
+    loss = torch.where(is_counted, log_sum - (1 - smoothing) * target_logit - smoothing * mean, 0.0)
+    logits.sub_(smoothing / logits.shape[1])
+    logits.scatter_add_(1, index, torch.full_like(target_logit, smoothing - 1))
+    if logits.device.type != "cpu":  # on a CPU, ignored rows were removed before
+        logits.mul_(is_counted)
+    return loss.sum()
