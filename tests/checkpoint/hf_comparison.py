@@ -116,9 +116,10 @@ def first_seed(family):
 def tied(family):
     """Return a random config of this family with tied tables."""
     drawn = random_hf.draw(family, first_seed(family))
-    heads = {"gpt2": "LMHeadModel", "t5": "ForConditionalGeneration", "bart": "ForConditionalGeneration"}
+    heads = {"gpt2": "LMHeadModel"} | dict.fromkeys(
+        ("t5", "mt5", "umt5", "bart", "mbart", "m2m_100", "pegasus"), "ForConditionalGeneration"
+    )
     heads |= {
-        "pegasus": "ForConditionalGeneration",
         "marian": "MTModel",
         **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), "ForCausalLM"),
     }

@@ -1,11 +1,16 @@
 """Small HF models with random configs, built offline. Each family draws its own settings."""
 
 import random
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import transformers
+
+with warnings.catch_warnings():  # HF's DeBERTa uses torch.jit, which is deprecated
+    warnings.simplefilter("ignore")
+    import transformers.models.deberta_v2.modeling_deberta_v2
 
 VOCAB = 37
 
@@ -63,6 +68,22 @@ def _gpt2(draw: random.Random) -> Any:
     )
 
 
+def _rope(draw: random.Random, head_dim: int) -> dict[str, Any]:
+    """Return rotary parameters, scaled half of the time. Texts of these tests stay below the original length."""
+    theta = draw.choice([100.0, 10000.0])
+    lists = {key: [draw.choice([1.0, 3.0]) for _ in range(head_dim // 2)] for key in ("short_factor", "long_factor")}
+    more: dict[str, Any] = draw.choice(
+        [
+            {"rope_type": "default"},
+            {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+            {"rope_type": "yarn"},
+            {"rope_type": "longrope", **lists},
+        ]
+    )
+    scaled = {} if more["rope_type"] == "default" else {"factor": 2.0, "original_max_position_embeddings": 14}
+    return {"rope_theta": theta, **scaled, **more}
+
+
 def _llama(draw: random.Random, kind: str) -> Any:
     groups = draw.choice([1, 2])
     heads = groups * draw.choice([1, 2, 3])
@@ -75,7 +96,7 @@ def _llama(draw: random.Random, kind: str) -> Any:
         more = {"attention_bias": draw.choice([True, False])}
     if kind in ("Qwen2", "Qwen3") and draw.random() < 0.5:
         more |= {"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 0}
-    width = heads * 4
+    width, head_dim = heads * 4, 4 if kind == "Qwen2" else draw.choice([4, 6])
     return getattr(transformers, f"{kind}Config")(
         vocab_size=VOCAB,
         hidden_size=width,
@@ -83,9 +104,9 @@ def _llama(draw: random.Random, kind: str) -> Any:
         num_hidden_layers=draw.choice([1, 2]),
         num_attention_heads=heads,
         num_key_value_heads=groups,
-        head_dim=4 if kind == "Qwen2" else draw.choice([4, 6]),
+        head_dim=head_dim,
         max_position_embeddings=28,
-        rope_parameters={"rope_type": "default", "rope_theta": draw.choice([100.0, 10000.0])},
+        rope_parameters=_rope(draw, head_dim),
         tie_word_embeddings=draw.choice([True, False]),
         bos_token_id=0,
         eos_token_id=0,
@@ -94,8 +115,8 @@ def _llama(draw: random.Random, kind: str) -> Any:
     )
 
 
-def _t5(draw: random.Random) -> Any:
-    return transformers.T5Config(
+def _t5(draw: random.Random, kind: str = "T5") -> Any:
+    return getattr(transformers, f"{kind}Config")(
         vocab_size=VOCAB,
         d_model=draw.choice([8, 12]),
         d_kv=draw.choice([4, 5]),
@@ -131,7 +152,7 @@ def _bart(draw: random.Random, kind: str) -> Any:
         bos_token_id=2,
         eos_token_id=0,
         forced_eos_token_id=None,
-        decoder_start_token_id=1,
+        decoder_start_token_id=2 if kind == "M2M100" else 1,  # M2M100 gives padding tokens no position
     )
 
 
@@ -142,6 +163,22 @@ ENCODERS: dict[str, tuple[Draw, list[str]]] = {
         ["Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification"],
     ),
     "roberta": (lambda r: _bert(r, "Roberta"), ["ForMaskedLM", "ForSequenceClassification", "ForQuestionAnswering"]),
+    "xlm-roberta": (lambda r: _bert(r, "XLMRoberta"), ["ForMaskedLM", "ForSequenceClassification"]),
+    "camembert": (lambda r: _bert(r, "Camembert"), ["ForMaskedLM", "ForTokenClassification"]),
+    "deberta-v2": (
+        lambda r: _bert(
+            r,
+            "DebertaV2",
+            relative_attention=True,
+            pos_att_type="p2c|c2p",
+            share_att_key=True,
+            position_biased_input=False,
+            norm_rel_ebd="layer_norm",
+            position_buckets=r.choice([4, 8]),
+            type_vocab_size=0,
+        ),
+        ["Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"],
+    ),
     "distilbert": (_distilbert, ["Model", "ForMaskedLM", "ForTokenClassification", "ForQuestionAnswering"]),
     "albert": (
         lambda r: _bert(r, "Albert", embedding_size=r.choice([5, 7])),
@@ -163,6 +200,10 @@ PAIRS: dict[str, tuple[Draw, str]] = {
     "t5": (_t5, "T5ForConditionalGeneration"),
     "bart": (lambda r: _bart(r, "Bart"), "BartForConditionalGeneration"),
     "marian": (lambda r: _bart(r, "Marian"), "MarianMTModel"),
+    "mt5": (lambda r: _t5(r, "MT5"), "MT5ForConditionalGeneration"),
+    "umt5": (lambda r: _t5(r, "UMT5"), "UMT5ForConditionalGeneration"),
+    "mbart": (lambda r: _bart(r, "MBart"), "MBartForConditionalGeneration"),
+    "m2m_100": (lambda r: _bart(r, "M2M100"), "M2M100ForConditionalGeneration"),
 }
 
 

@@ -4,14 +4,20 @@ Most draws are models that must load. About one in five has an odd setting: one 
 """
 
 import random
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import transformers
 
+with warnings.catch_warnings():  # HF's DeBERTa uses torch.jit, which is deprecated
+    warnings.simplefilter("ignore")
+    import transformers.models.deberta_v2.modeling_deberta_v2
+
 PAD = 1
 ACTIVATIONS = ["gelu", "relu", "silu", "gelu_new", "swish", "gelu_pytorch_tanh", "gelu_fast"]
+ROBERTAS = ("Roberta", "XLMRoberta", "Camembert")
 Odd = list[tuple[dict[str, Any], str]]
 """Settings that are refused, each with a pattern of the error."""
 
@@ -31,7 +37,7 @@ def draw(family: str, seed: int) -> Drawn:
     prefix, settings, heads, odd = DRAWS[family](choose)
     refusal = None
     head = choose.choice(heads)
-    if choose.random() < 0.2:
+    if choose.random() < 0.2 and seed:  # one model at least must load
         changes, refusal = choose.choice(odd)
         settings = {**settings, **changes}
         head = settings.pop("head", head)
@@ -69,7 +75,7 @@ def _encoder(choose: random.Random, prefix: str) -> tuple[str, dict[str, Any], l
         "layer_norm_eps": choose.choice([1e-12, 1e-5, 1e-2]),
         "tie_word_embeddings": choose.random() < 0.5,
         "num_labels": choose.choice([1, 2, 5]),
-        "pad_token_id": choose.choice([0, PAD, 3]) if prefix == "Roberta" else PAD,
+        "pad_token_id": choose.choice([0, PAD, 3]) if prefix in ROBERTAS else PAD,
     }
     if prefix in ("Albert", "Electra"):
         settings["embedding_size"] = choose.choice([5, 7, width])
@@ -83,7 +89,7 @@ def _encoder(choose: random.Random, prefix: str) -> tuple[str, dict[str, Any], l
     if prefix in ("Bert", "MegatronBert", "Albert", "Electra"):
         heads.append("ForPreTraining")
     if prefix in ("Bert", "MegatronBert"):
-        odd.append(({"head": "ForNextSentencePrediction"}, "ForNextSentencePrediction"))
+        heads.append("ForNextSentencePrediction")
     if prefix == "Albert":
         odd = [entry for entry in odd if "is_decoder" not in entry[0]]
         odd.append(({"num_hidden_groups": 2, "num_hidden_layers": 2}, "num_hidden_groups=2"))
@@ -91,6 +97,33 @@ def _encoder(choose: random.Random, prefix: str) -> tuple[str, dict[str, Any], l
     if prefix == "Electra":
         heads.remove("ForSequenceClassification")
         odd.append(({"head": "ForSequenceClassification"}, "ForSequenceClassification"))
+    return prefix, settings, heads, odd
+
+
+def _deberta(choose: random.Random) -> tuple[str, dict[str, Any], list[str], Odd]:
+    prefix, settings, heads, odd = _encoder(choose, "DebertaV2")
+    settings |= {
+        "type_vocab_size": choose.choice([0, 2]),
+        "relative_attention": True,
+        "pos_att_type": choose.choice(["p2c|c2p", ["c2p", "p2c"]]),
+        "share_att_key": True,
+        "position_biased_input": False,
+        "norm_rel_ebd": "layer_norm",
+        "position_buckets": choose.choice([4, 5, 8]),
+        "max_relative_positions": choose.choice([-1, 9]),
+        "pooler_hidden_act": choose.choice(["gelu", "relu"]),
+        "pooler_hidden_size": settings["hidden_size"],
+    }
+    odd = [
+        ({"hidden_act": "quick_gelu", "head": "Model"}, "hidden_act='quick_gelu'"),
+        ({"head": "ForMultipleChoice"}, "ForMultipleChoice"),
+        ({"pos_att_type": ["c2p"]}, "pos_att_type=.'c2p'., which is not supported"),
+        ({"share_att_key": False}, "share_att_key=False"),
+        ({"position_biased_input": True}, "position_biased_input=True"),
+        ({"norm_rel_ebd": "none"}, "norm_rel_ebd='none'"),
+        ({"conv_kernel_size": 3, "conv_act": "gelu"}, "conv_kernel_size=3"),
+        ({"legacy": False, "head": "ForMaskedLM"}, "legacy=False"),
+    ]
     return prefix, settings, heads, odd
 
 
@@ -144,12 +177,32 @@ def _gpt2(choose: random.Random) -> tuple[str, dict[str, Any], list[str], Odd]:
     return "GPT2", settings, ["LMHeadModel", "LMHeadModel", "Model"], odd
 
 
+def rope(choose: random.Random, n_features: int, length: int) -> dict[str, Any]:
+    """Return random rotary parameters for heads with this many rotated features. Texts of 8 tokens fit all of them."""
+    kind = choose.choice(["default", "default", "linear", "dynamic", "llama3", "yarn", "longrope"])
+    found: dict[str, Any] = {"rope_type": kind, "rope_theta": choose.choice([100.0, 10000.0, 5e5])}
+    if kind != "default":
+        found["factor"] = choose.choice([1.5, 4.0])
+    if kind in ("llama3", "yarn", "longrope"):
+        found["original_max_position_embeddings"] = choose.choice([10, length])
+    if kind == "llama3":
+        found |= {"low_freq_factor": choose.choice([0.1, 1.0]), "high_freq_factor": choose.choice([2.0, 4.0])}
+    if kind == "yarn":
+        more = [{}, {"beta_fast": 3.0, "beta_slow": 0.5}, {"attention_factor": 0.8}, {"mscale": 0.7}]
+        found |= choose.choice([*more, {"mscale": 0.7, "mscale_all_dim": 1.5}])
+    if kind == "longrope":
+        found |= choose.choice([{}, {"attention_factor": 1.3}])
+        for key in ("short_factor", "long_factor"):
+            found[key] = [choose.choice([1.0, 1.5, 4.0]) for _ in range(n_features // 2)]
+    return found
+
+
 def _llama(choose: random.Random, prefix: str) -> tuple[str, dict[str, Any], list[str], Odd]:
     groups = choose.choice([1, 2])
     n_heads = groups * choose.choice([1, 2, 3])
     head_dim = choose.choice([4, 6])
     width = n_heads * 4
-    rope = {"rope_type": "default", "rope_theta": choose.choice([100.0, 10000.0, 5e5])}
+    length = choose.choice([14, 28])
     settings: dict[str, Any] = {
         "vocab_size": choose.choice([41, 60]),
         "hidden_size": width,
@@ -159,9 +212,9 @@ def _llama(choose: random.Random, prefix: str) -> tuple[str, dict[str, Any], lis
         "num_key_value_heads": groups,
         "head_dim": head_dim,
         "hidden_act": choose.choice(["silu", *ACTIVATIONS]),
-        "max_position_embeddings": choose.choice([14, 28]),
+        "max_position_embeddings": length,
         "rms_norm_eps": choose.choice([1e-6, 1e-2]),
-        "rope_parameters": rope,
+        "rope_parameters": rope(choose, head_dim, length),
         "tie_word_embeddings": choose.random() < 0.5,
         "attention_bias": choose.random() < 0.5,  # which Mistral and Qwen 2 do not read
         "mlp_bias": choose.random() < 0.5,  # which Llama alone reads
@@ -169,9 +222,11 @@ def _llama(choose: random.Random, prefix: str) -> tuple[str, dict[str, Any], lis
         "eos_token_id": 0,
         "pad_token_id": PAD,
     }
-    scaled = {"rope_type": "linear", "rope_theta": 100.0, "factor": 2.0}
+    scaled = {"rope_type": "proportional", "rope_theta": 100.0, "factor": 2.0}
+    truncated = {"rope_type": "yarn", "rope_theta": 100.0, "factor": 2.0, "truncate": False}
     odd: Odd = [
-        ({"rope_parameters": scaled}, "rope_parameters of type 'linear'"),
+        ({"rope_parameters": scaled}, "rotary positions of type 'proportional'"),
+        ({"rope_parameters": truncated}, "yarn with truncate=False"),
         ({"head": "ForSequenceClassification"}, "ForSequenceClassification"),
         ({"head": "ForTokenClassification"}, "ForTokenClassification"),
         ({"hidden_act": "relu2"}, "hidden_act='relu2'"),
@@ -186,7 +241,7 @@ def _llama(choose: random.Random, prefix: str) -> tuple[str, dict[str, Any], lis
     return prefix, settings, ["ForCausalLM", "ForCausalLM", "Model"], odd
 
 
-def _t5(choose: random.Random) -> tuple[str, dict[str, Any], list[str], Odd]:
+def _t5(choose: random.Random, prefix: str) -> tuple[str, dict[str, Any], list[str], Odd]:
     settings = {
         "vocab_size": choose.choice([41, 60]),
         "d_model": choose.choice([8, 12]),
@@ -208,11 +263,11 @@ def _t5(choose: random.Random) -> tuple[str, dict[str, Any], list[str], Odd]:
     }
     odd: Odd = [
         ({"feed_forward_proj": "tanh"}, "feed_forward_proj='tanh'"),
-        ({"head": "EncoderModel"}, "T5EncoderModel"),
-        ({"head": "ForTokenClassification"}, "T5ForTokenClassification"),
+        ({"head": "EncoderModel"}, f"{prefix}EncoderModel"),
+        ({"head": "ForTokenClassification"}, f"{prefix}ForTokenClassification"),
         ({"relative_attention_max_distance": 4, "relative_attention_num_buckets": 12}, "relative_max_distance=4"),
     ]
-    return "T5", settings, ["ForConditionalGeneration", "ForConditionalGeneration", "Model"], odd
+    return prefix, settings, ["ForConditionalGeneration", "ForConditionalGeneration", "Model"], odd
 
 
 def _bart(choose: random.Random, prefix: str) -> tuple[str, dict[str, Any], list[str], Odd]:
@@ -242,14 +297,18 @@ def _bart(choose: random.Random, prefix: str) -> tuple[str, dict[str, Any], list
         ({"activation_function": "tanh"}, "activation_function='tanh'"),
         ({"head": "ForCausalLM"}, f"{prefix}ForCausalLM"),
     ]
-    heads = ["MTModel", "MTModel", "Model"]
-    if prefix == "Pegasus":
-        heads = ["ForConditionalGeneration", "ForConditionalGeneration", "Model"]
+    heads = ["ForConditionalGeneration", "ForConditionalGeneration", "Model"]
+    if prefix in ("MBart", "M2M100"):
+        settings["normalize_before"] = True  # which HF does not read
+    if prefix == "M2M100":
+        settings["d_model"] = n_heads * 4
+        settings["pad_token_id"] = choose.choice([0, PAD, 3])
+        odd = [entry for entry in odd if "head" not in entry[0]]
     elif prefix == "Bart":
-        heads = ["ForConditionalGeneration", "ForConditionalGeneration", "Model"]
         odd.append(({"head": "ForSequenceClassification"}, "BartForSequenceClassification"))
         odd.append(({"head": "ForQuestionAnswering"}, "BartForQuestionAnswering"))
-    else:
+    elif prefix == "Marian":
+        heads = ["MTModel", "MTModel", "Model"]
         settings["share_encoder_decoder_embeddings"] = choose.random() < 0.5
         if not settings["share_encoder_decoder_embeddings"]:
             settings["decoder_vocab_size"] = choose.choice([None, 47])
@@ -261,6 +320,9 @@ def _bart(choose: random.Random, prefix: str) -> tuple[str, dict[str, Any], list
 DRAWS = {
     "bert": lambda choose: _encoder(choose, "Bert"),
     "roberta": lambda choose: _encoder(choose, "Roberta"),
+    "xlm-roberta": lambda choose: _encoder(choose, "XLMRoberta"),
+    "camembert": lambda choose: _encoder(choose, "Camembert"),
+    "deberta-v2": _deberta,
     "distilbert": _distilbert,
     "albert": lambda choose: _encoder(choose, "Albert"),
     "electra": lambda choose: _encoder(choose, "Electra"),
@@ -269,9 +331,13 @@ DRAWS = {
     "mistral": lambda choose: _llama(choose, "Mistral"),
     "qwen2": lambda choose: _llama(choose, "Qwen2"),
     "qwen3": lambda choose: _llama(choose, "Qwen3"),
-    "t5": _t5,
+    "t5": lambda choose: _t5(choose, "T5"),
+    "mt5": lambda choose: _t5(choose, "MT5"),
+    "umt5": lambda choose: _t5(choose, "UMT5"),
     "bart": lambda choose: _bart(choose, "Bart"),
     "marian": lambda choose: _bart(choose, "Marian"),
     "pegasus": lambda choose: _bart(choose, "Pegasus"),
+    "mbart": lambda choose: _bart(choose, "MBart"),
+    "m2m_100": lambda choose: _bart(choose, "M2M100"),
     "megatron-bert": lambda choose: _encoder(choose, "MegatronBert"),
 }

@@ -204,8 +204,9 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch):
     ("changes", "message"),
     [
         ({"architecture": "mamba"}, "general.architecture='mamba': expected one of llama, qwen2, qwen3"),
-        ({"rope.scaling.type": "yarn"}, "rope.scaling.type='yarn'.*expected rotary angles that are not scaled"),
-        ({"rope.scaling.factor": 2.0}, "expected rotary angles that are not scaled"),
+        ({"rope.scaling.type": "longrope"}, "rope.scaling.type='longrope' with a factor of 1: expected 'none'"),
+        ({"rope.scaling.type": "none", "rope.scaling.factor": 2.0}, "type='none' with a factor of 2: expected 'none'"),
+        ({"rope.scaling.factor": float("nan")}, "rope.scaling.factor=nan: expected a positive number"),
         ({"expert_count": 8}, "llama.expert_count=8: expected a model without experts"),
         ({"attention.sliding_window": 64}, "expected a model without a sliding window"),
         ({"rope.dimension_count": 8}, "llama.rope.dimension_count=8: expected 16, the size of a head"),
@@ -219,7 +220,11 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch):
         ({"embedding_length": 128}, r"token_embd.weight has the shape \(260, 64\): expected \(260, 128\)"),
         ({"attention.layer_norm_rms_epsilon": float("nan")}, "rms_epsilon=nan: expected a positive number"),
         ({"tensors": {}}, "there is no table token_embd.weight"),
-        ({"tensors": random_tensors(shapes() | {"rope_freqs.weight": (8,)})}, "rope_freqs.weight there"),
+        ({"tensors": random_tensors(shapes() | {"rope_freqs.weight": (8,)})}, "expected finite numbers above 0"),
+        (
+            {"tensors": random_tensors(shapes() | {"rope_freqs.weight": (7,)})},
+            r"\(7,\) in F32: expected \(8,",
+        ),
         ({"tensors": random_tensors(shapes() | {"token_embd.weight": (259, WIDTH)})}, "expected an id below 259"),
         (
             {"tensors": random_tensors(shapes() | {"token_embd.weight": (259, WIDTH)}), "ids": False},

@@ -15,6 +15,12 @@ BOTH = replace(ENCODER, n_decoder_layers=2, head="language_model", source_vocab_
 KINDS = {"encoder": ENCODER, "decoder": DECODER, "encoder_decoder": BOTH}
 
 RELATIVE = {"positions": "relative", "relative_buckets": 8, "relative_max_distance": 12}
+ROTARY = {"positions": "rotary", "head_dim": 8}
+LLAMA3 = ROTARY | {"rope_scaling": "llama3", "rope_factor": 4.0, "rope_original_len": 40, "rope_theta": 100.0}
+YARN = LLAMA3 | {"rope_scaling": "yarn"}
+LONG = ROTARY | {"rope_scaling": "longrope", "rope_factor": 2.0, "rope_original_len": 8}
+LONG |= {"rope_short_divisors": (1.0, 1.5, 2.0, 3.0), "rope_long_divisors": (2.0, 1.0, 4.0, 5.0)}
+DISENTANGLED = RELATIVE | {"positions": "disentangled", "kinds": ["encoder"]}
 CLASSES = {"head": "sequence_class", "n_labels": 3}
 NARROW = {"embedding_width": 6}
 ONE_VOCABULARY = {"source_vocab_size": None}
@@ -50,12 +56,33 @@ OPTIONS: dict[str, list[dict]] = {
     "norm_eps": [{"norm_eps": 0.1, "norm": name} for name in ("layer", "rms", "mean_std")],
     "final_norm": [{"final_norm": True, "norm_placement": "post"}, {"final_norm": False, "norm_placement": "pre"}],
     "positions": [{"positions": name} for name in ("sinusoidal", "learned", "alibi", "none")]
-    + [RELATIVE, {"positions": "rotary", "head_dim": 4}, {"positions": "alibi", "n_heads": 6}],
+    + [DISENTANGLED, RELATIVE, {"positions": "rotary", "head_dim": 4}, {"positions": "alibi", "n_heads": 6}],
     "sinusoid_halves": [{"sinusoid_halves": True}, {"sinusoid_halves": True, "d_model": 15, "n_heads": 3}],
-    "position_offset": [{"positions": "learned", "position_offset": 2}],
+    "sinusoid_full_range": [
+        {"sinusoid_full_range": True, "sinusoid_halves": True},
+        {"sinusoid_full_range": True, "position_offset": 2},
+    ],
+    "position_offset": [{"positions": "learned", "position_offset": 2}, {"position_offset": 3}],
     "rope_theta": [{"positions": "rotary", "head_dim": 4, "rope_theta": 50.0}],
-    "relative_buckets": [RELATIVE | {"relative_buckets": 4}],
-    "relative_max_distance": [RELATIVE | {"relative_max_distance": 6}],
+    "rope_width": [ROTARY | {"rope_width": 2}, ROTARY | {"rope_width": 6}, LLAMA3 | {"rope_width": 4}],
+    "rope_scaling": [LLAMA3, YARN, LONG, *(ROTARY | {"rope_scaling": kind} for kind in ("linear", "dynamic", "none"))],
+    "rope_factor": [one | {"rope_factor": 3.0} for one in (LLAMA3, YARN, LONG, ROTARY | {"rope_scaling": "linear"})],
+    "rope_original_len": [one | {"rope_original_len": 20} for one in (LLAMA3, YARN, LONG)],
+    "rope_low_rotations": [one | {"rope_low_rotations": 0.5} for one in (LLAMA3, YARN)],
+    "rope_high_rotations": [one | {"rope_high_rotations": 2.0} for one in (LLAMA3, YARN)],
+    "rope_attention_factor": [one | {"rope_attention_factor": 0.7} for one in (YARN, LONG)],
+    "rope_short_divisors": [LONG | {"max_len": 8, "rope_short_divisors": (1.0, 7.0, 2.0, 9.0)}],
+    "rope_long_divisors": [LONG | {"rope_long_divisors": (1.0, 7.0, 2.0, 9.0)}],
+    "relative_buckets": [RELATIVE | {"relative_buckets": 4}, DISENTANGLED | {"relative_buckets": 4}],
+    "relative_max_distance": [
+        RELATIVE | {"relative_max_distance": 6},
+        DISENTANGLED | {"relative_max_distance": 6},
+        DISENTANGLED | {"relative_max_distance": 7, "relative_buckets": 6, "norm": "rms", "attention_scale": 0.5},
+    ],
+    "share_relative_bias": [
+        RELATIVE | {"share_relative_bias": False},
+        RELATIVE | {"share_relative_bias": False, "share_layers": True},
+    ],
     "scale_embeddings": [{"scale_embeddings": True}, {"scale_embeddings": True} | NARROW],
     "token_types": [{"token_types": 3, "kinds": ["encoder", "decoder"]}],
     "embedding_norm": [{"embedding_norm": True}, {"embedding_norm": True} | NARROW],
@@ -75,7 +102,8 @@ OPTIONS: dict[str, list[dict]] = {
     ],
     "n_labels": [CLASSES | {"n_labels": 5}],
     "head_activation": [
-        {"head": "language_model", "head_transform": True, "activation": "relu", "head_activation": "gelu"}
+        {"head": "language_model", "head_transform": True, "activation": "relu", "head_activation": "gelu"},
+        CLASSES | {"head_transform": True, "head_activation": "gelu"},
     ],
     "head_transform": [
         {"head": "language_model", "head_transform": True, "activation": "gelu"},

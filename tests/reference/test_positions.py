@@ -3,8 +3,17 @@
 import numpy as np
 import pytest
 
+from glassformer.reference.config import Config
 from glassformer.reference.parameters import Parameters
-from glassformer.reference.positions import RelativeBias, alibi, distance_ahead, rotary_angles, sinusoids, turn
+from glassformer.reference.positions import (
+    RelativeBias,
+    alibi,
+    distance_ahead,
+    rotary_angles,
+    rotary_rates,
+    sinusoids,
+    turn,
+)
 
 
 @pytest.mark.parametrize("width", [6, 7])
@@ -20,14 +29,15 @@ def test_sinusoids_alternate_or_come_in_halves(width):
 def test_rotation_makes_scores_depend_on_the_distance_only():
     rng = np.random.default_rng(0)
     query, key = rng.standard_normal((2, 1, 1, 1, 8))
+    rates = rotary_rates(Config(vocab_size=1, d_model=8, n_heads=1))
 
     def score(at, other):
-        one, two = (rotary_angles(np.array([[position]]), 8, 10000.0) for position in (at, other))
+        one, two = (rotary_angles(np.array([[position]]), rates) for position in (at, other))
         return float((turn(query, one) * turn(key, two)).sum())
 
     assert score(3, 7) == pytest.approx(score(13, 17))
     assert score(3, 7) != pytest.approx(score(3, 8))
-    angles = rotary_angles(np.array([[5]]), 8, 10000.0)
+    angles = rotary_angles(np.array([[5]]), rates)
     np.testing.assert_allclose(turn(turn(query, angles), -angles), query)
 
 

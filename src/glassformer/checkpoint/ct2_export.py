@@ -10,10 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from glassformer.checkpoint.limits import FormatLimits, refuse
+from glassformer.checkpoint.limits import ROTARY_SCALING_FIELDS, FormatLimits, refuse, unset
 from glassformer.checkpoint.output_folder import new_folder
 from glassformer.models import EncoderDecoderModel, ModelConfig
-from glassformer.nn import Embeddings, Layer, LearnedPositions, MultiHeadAttention, Stack, sinusoids
+from glassformer.nn import Embeddings, Layer, LearnedPositions, MultiHeadAttention, SinusoidalPositions, Stack
 
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH"}
 LIMITS = FormatLimits(
@@ -40,6 +40,7 @@ LIMITS = FormatLimits(
             "final_norm",
             "position_offset",
             "sinusoid_halves",
+            "sinusoid_full_range",
             "rope_theta",
             "scale_embeddings",
             "embedding_norm",
@@ -55,6 +56,7 @@ LIMITS = FormatLimits(
         "sliding_window": (None,),
         "norm": ("layer", "rms"),
         "positions": ("sinusoidal", "learned", "rotary"),
+        **unset("rope_width", "rope_scaling", *ROTARY_SCALING_FIELDS),
         "token_types": (0,),
         "embedding_width": (None,),
         "share_layers": (False,),
@@ -162,7 +164,7 @@ def blocking_ct2(config: ModelConfig) -> list[str]:
 def _stack(spec: Any, stack: Stack, embeddings: Embeddings, config: ModelConfig) -> None:
     spec.scale_embeddings = embeddings.scale is not None
     if embeddings.positions is not None:
-        spec.position_encodings.encodings = _positions(embeddings, config)
+        spec.position_encodings.encodings = _positions(embeddings)
     if embeddings.norm is not None:
         _norm(spec.layernorm_embedding, embeddings.norm)
     if stack.norm is not None:
@@ -188,11 +190,11 @@ def _stack(spec: Any, stack: Stack, embeddings: Embeddings, config: ModelConfig)
         _norm(inner.ffn.layer_norm, layer.ffn_sublayer.norm)
 
 
-def _positions(embeddings: Embeddings, config: ModelConfig) -> NDArray[np.float32]:
+def _positions(embeddings: Embeddings) -> NDArray[np.float32]:
     if isinstance(embeddings.positions, LearnedPositions):
         return _array(embeddings.positions.weight[embeddings.positions.offset :])
-    assert config.max_len is not None
-    return _array(sinusoids(config.max_len, config.d_model, halves=config.sinusoid_halves))
+    assert isinstance(embeddings.positions, SinusoidalPositions)
+    return _array(embeddings.positions.table())
 
 
 def _embed(spec: Any, embeddings: Embeddings) -> None:

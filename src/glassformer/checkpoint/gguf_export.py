@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from glassformer.base.write_errors import naming_write_errors
+from glassformer.checkpoint.gguf_rotary import DIVISORS, blocking_rope_scaling, write_rope_scaling
 from glassformer.checkpoint.hf import FAMILIES, blocking_settings, export_model, rewritten
-from glassformer.checkpoint.limits import FormatLimits, refuse
+from glassformer.checkpoint.limits import ROTARY_SCALING_FIELDS, FormatLimits, refuse
 from glassformer.checkpoint.output_folder import check_output_file
 from glassformer.checkpoint.safe_files import replacing
 from glassformer.models import DecoderModel, ModelConfig
@@ -56,6 +57,7 @@ def _limits(architecture: str, **biases_and_norms: tuple[bool, ...]) -> FormatLi
                 "head_dim",
                 "norm_eps",
                 "rope_theta",
+                *ROTARY_SCALING_FIELDS,
                 "tie",
             }
         ),
@@ -72,6 +74,8 @@ def _limits(architecture: str, **biases_and_norms: tuple[bool, ...]) -> FormatLi
             "final_norm": (True,),
             "positions": ("rotary",),
             "position_offset": (0,),
+            "rope_width": (None,),
+            "rope_scaling": ("none", "linear", "llama3", "yarn", "longrope"),
             "scale_embeddings": (False,),  # the scale has been folded into the table
             "token_types": (0,),
             "embedding_norm": (False,),
@@ -136,10 +140,13 @@ def write_gguf(
     with replacing(path) as work:
         writer = gguf.GGUFWriter(work, kind)
         _write_config(writer, values)
+        divisors = write_rope_scaling(writer, gguf, model.config)
         if contents is None:
             writer.add_tokenizer_model("none")  # llama.cpp refuses files without this key
         else:
             _write_tokenizer(writer, gguf, contents, roles or {}, chat_template)
+        if divisors is not None:
+            writer.add_tensor(DIVISORS, divisors)
         for name, tensor in tensors.items():
             array: NDArray[Any] = tensor.float().cpu().numpy()
             if kind == "llama" and (".q_proj." in name or ".k_proj." in name):
@@ -157,7 +164,7 @@ def blocking_gguf(config: ModelConfig) -> dict[str, list[str]]:
     found = {}
     for kind, limits in LIMITS.items():
         plain = rewritten(FAMILIES[kind], config)
-        problems = limits.blocking(plain)
+        problems = limits.blocking(plain) + blocking_rope_scaling(plain)
         if kind == "qwen2" and plain.head_size * plain.n_heads != plain.d_model:
             problems.append(
                 f"head_dim={plain.head_dim} (expected d_model / n_heads, {plain.d_model / plain.n_heads:g})"

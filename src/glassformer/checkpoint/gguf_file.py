@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from glassformer.checkpoint.external_model import ExternalModel
-from glassformer.checkpoint.gguf_header import GgufHeader, StoredTensor
+from glassformer.checkpoint.gguf_header import GgufHeader
+from glassformer.checkpoint.gguf_rotary import DIVISORS, read_rope_scaling
 from glassformer.checkpoint.safe_files import CorruptFolderError
 from glassformer.text.gguf_tokenizer import token_id, tokenizer_from_metadata
 
@@ -94,7 +95,7 @@ class GgufTensors:
             if header.tensors[foreign].shape != shape:
                 raise ValueError(f"{foreign} has the shape {header.tensors[foreign].shape}: expected {shape}")
             self._names[name] = foreign
-        extra = sorted(set(header.tensors) - set(self._names.values()))
+        extra = sorted(set(header.tensors) - set(self._names.values()) - {DIVISORS})  # which the config holds
         if extra:
             raise ValueError(f"{', '.join(extra[:5])}: expected no such tensor in a model of {config['model_type']}")
         for kind in {header.tensors[foreign].kind for foreign in self._names.values()}:
@@ -173,7 +174,7 @@ def _config(header: GgufHeader) -> dict[str, Any]:
     kind = values.get("general.architecture")
     if not isinstance(kind, str) or kind not in ARCHITECTURES:
         raise ValueError(f"general.architecture={str(kind)[:80]!r}: expected one of {', '.join(ARCHITECTURES)}")
-    _refuse_unsupported(values, kind, tensors)
+    _refuse_unsupported(values, kind)
     if len(tensors["token_embd.weight"].shape if "token_embd.weight" in tensors else ()) != 2:
         raise ValueError("there is no table token_embd.weight: expected one row for each token")
     vocab_size, _ = tensors["token_embd.weight"].shape
@@ -188,6 +189,7 @@ def _config(header: GgufHeader) -> dict[str, Any]:
             raise ValueError(f"{kind}.{key}={values[f'{kind}.{key}']}: expected {head_dim}, the size of a head")
     if head_dim % 2 or n_heads % n_kv_heads:
         raise ValueError(f"{n_heads} heads of size {head_dim}: expected an even size, and {n_kv_heads} to divide them")
+    length = _whole(values, f"{kind}.context_length", MAX_CONTEXT)
     config: dict[str, Any] = {
         "model_type": kind,
         "architectures": [ARCHITECTURES[kind]],
@@ -198,13 +200,15 @@ def _config(header: GgufHeader) -> dict[str, Any]:
         "num_attention_heads": n_heads,
         "num_key_value_heads": n_kv_heads,
         "hidden_act": "silu",
-        "max_position_embeddings": _whole(values, f"{kind}.context_length", MAX_CONTEXT),
+        "max_position_embeddings": length,
         "rms_norm_eps": _positive(values, f"{kind}.attention.layer_norm_rms_epsilon"),
         "rope_theta": _positive(values, f"{kind}.rope.freq_base", default=10000.0),
         "tie_word_embeddings": "output.weight" not in tensors,
         "bos_token_id": token_id(values, "bos", vocab_size),
         "eos_token_id": token_id(values, "eos", vocab_size),
     }
+    if scaling := read_rope_scaling(header, kind, head_dim, length):
+        config["rope_scaling"] = scaling
     # HF's Qwen3 defaults to head_dim=128; the other families default to hidden_size / heads.
     if kind == "qwen3" or head_dim * n_heads != width:
         config["head_dim"] = head_dim
@@ -216,14 +220,7 @@ def _config(header: GgufHeader) -> dict[str, Any]:
     return config
 
 
-def _refuse_unsupported(values: Mapping[str, Any], kind: str, tensors: Mapping[str, StoredTensor]) -> None:
-    scaling = values.get(f"{kind}.rope.scaling.type", "none")
-    factors = [values.get(f"{kind}.rope.{key}", 1.0) for key in ("scaling.factor", "scale_linear")]
-    if scaling != "none" or any(factor not in (0, 1) for factor in factors) or "rope_freqs.weight" in tensors:
-        raise ValueError(
-            f"{kind}.rope.scaling.type={scaling!r}, factors {factors}, rope_freqs.weight "
-            f"{'there' if 'rope_freqs.weight' in tensors else 'not there'}: expected rotary angles that are not scaled"
-        )
+def _refuse_unsupported(values: Mapping[str, Any], kind: str) -> None:
     for key, meaning in (("expert_count", "experts"), ("attention.sliding_window", "a sliding window")):
         if values.get(f"{kind}.{key}", 0) != 0:
             raise ValueError(f"{kind}.{key}={str(values[f'{kind}.{key}'])[:80]}: expected a model without {meaning}")

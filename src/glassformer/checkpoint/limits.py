@@ -1,7 +1,7 @@
 """What each export format can express: every config field is stored, ignored, or restricted to some values."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from glassformer.models import ModelConfig
@@ -23,10 +23,25 @@ TRAINING_FIELDS = frozenset(
     }
 )
 """Fields that matter only during training."""
+ROTARY_SCALING = {
+    "none": (),
+    "linear": ("rope_factor",),
+    "dynamic": ("rope_factor",),
+    "llama3": ("rope_factor", "rope_original_len", "rope_low_rotations", "rope_high_rotations"),
+    "yarn": (
+        *("rope_factor", "rope_original_len", "rope_low_rotations", "rope_high_rotations", "rope_attention_factor"),
+    ),
+    "longrope": (
+        *("rope_factor", "rope_original_len", "rope_attention_factor", "rope_short_divisors", "rope_long_divisors"),
+    ),
+}
+"""By kind of rotary scaling: the fields that have an effect with it."""
+ROTARY_SCALING_FIELDS = tuple(dict.fromkeys(name for names in ROTARY_SCALING.values() for name in names))
 POSITION_FIELDS = {
-    "rotary": ("rope_theta",),
-    "relative": ("relative_buckets", "relative_max_distance"),
-    "sinusoidal": ("sinusoid_halves",),
+    "rotary": ("rope_theta", "rope_width", "rope_scaling", *ROTARY_SCALING_FIELDS),
+    "relative": ("relative_buckets", "relative_max_distance", "share_relative_bias"),
+    "disentangled": ("relative_buckets", "relative_max_distance"),
+    "sinusoidal": ("sinusoid_halves", "sinusoid_full_range"),
 }
 """By kind of position encoding: the fields that have an effect only with that kind."""
 
@@ -54,6 +69,11 @@ class FormatLimits:
         ]
 
 
+def unset(*names: str) -> dict[str, tuple[Any, ...]]:
+    """Return the default of each of these config fields as its only allowed value, for `FormatLimits.required`."""
+    return {field.name: (field.default,) for field in fields(ModelConfig) if field.name in names}
+
+
 def blocking_setting(name: str, value: object, expected: Collection[object]) -> str:
     """Format one unsupported setting for an error message: `qk_norm=True (expected False)`."""
     allowed = "a whole number" if name == "max_len" and value is None else " or ".join(map(repr, expected))
@@ -73,13 +93,17 @@ def effective_settings(config: ModelConfig) -> dict[str, Any]:
     """
     no_effect = {
         *TRAINING_FIELDS,
-        *(key for kind, keys in POSITION_FIELDS.items() if kind != config.positions for key in keys),
+        *({key for keys in POSITION_FIELDS.values() for key in keys} - {*POSITION_FIELDS.get(config.positions, ())}),
     }
+    no_effect |= {*ROTARY_SCALING_FIELDS} - {*ROTARY_SCALING[config.rope_scaling]}
     no_effect |= set() if config.head == "language_model" else {"output_bias", "scale_output"}
     values = {key: value for key, value in config.to_dict().items() if key not in no_effect}
     values |= {"n_kv_heads": config.kv_heads, "head_dim": config.head_size, "final_norm": config.has_final_norm}
     values["attention_scale"] = None if config.scale == config.head_size**-0.5 else config.scale
     values["source_vocab_size"] = None if config.source_vocab == config.vocab_size else config.source_vocab
-    values["head_activation"] = None if config.head_activation == config.activation else config.head_activation
+    if "rope_width" in values:
+        values["rope_width"] = None if config.rope_size == config.head_size else config.rope_size
+    if config.head == "language_model" and config.head_activation == config.activation:
+        values["head_activation"] = None
     pools = config.head in ("sequence_class", "embedding")
     return values | {"pooling": config.pool_by if pools else None}

@@ -29,6 +29,7 @@ FUNCTIONS = {
     "rate": ("rate", "rate"),
     "info": ("info", "info"),
     "convert": ("convert", "convert"),
+    "tokenizer": ("tokenizer_tools", "tokenizer"),
     "bench": ("bench", "bench"),
     "completion": ("completion", "completion"),
 }
@@ -100,7 +101,7 @@ def _run(verb: str, arguments: list[str]) -> None:
         sys.exit("the command line needs one more package: pip install rich")
     module, name = FUNCTIONS[verb]
     function = getattr(import_module(f"glassformer.cli.{module}"), name)
-    if verb in TASK_VERBS:
+    if verb in (*TASK_VERBS, "tokenizer"):
         function(arguments)
     elif verb == "bench" and not arguments:
         from glassformer.cli.bench import WHAT_IT_DOES

@@ -78,6 +78,7 @@ def completion_words() -> dict[str, list[str]]:
     from glassformer.cli.rate import rate
     from glassformer.cli.run import run
     from glassformer.cli.serve import serve
+    from glassformer.cli.tokenizer_tools import ACTIONS
     from glassformer.cli.train import run_options
     from glassformer.tasks.task_registry import TASKS, config_named, data_named
 
@@ -98,6 +99,9 @@ def completion_words() -> dict[str, list[str]]:
         found[f"demo {task}"] = _flags(function_options(demo_function(task))[2])
         of_all_tasks |= eval_options(task, data_named(task)())
     found["eval"] = _flags(of_all_tasks)  # which of them apply depends on the task of the model
+    for action, tool in ACTIONS.items():
+        found[f"tokenizer {action}"] = _flags(function_options(tool)[2])
+    found["tokenizer"] = found["help tokenizer"] = list(ACTIONS)
     found["train"] = found["help train"] = found["help demo"] = list(TASKS)
     found["demo"] = [*TASKS, *found[f"demo {DEFAULT_TASK}"]]
     return found

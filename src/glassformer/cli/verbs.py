@@ -10,6 +10,7 @@ VERBS = {
     "rate": "let people compare the outputs of models, blind, and report who wins",
     "info": "show what a model folder holds",
     "convert": "write a model in another library's format, or read one",
+    "tokenizer": "train, use, inspect and compare tokenizers",
     "bench": "measure how fast this machine generates text, beside other libraries",
     "completion": "print a script that completes commands and options in bash, zsh or fish",
 }

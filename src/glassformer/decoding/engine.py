@@ -31,7 +31,7 @@ from glassformer.decoding.generation_config import GenerationConfig
 from glassformer.decoding.open_batch import check_inputs, from_beam, open_batch, sequences_of
 from glassformer.decoding.prefix_reuse import take_rows
 from glassformer.decoding.prompt_reader import PromptReader, Reading
-from glassformer.decoding.rules import Rules
+from glassformer.decoding.rules import check_token_ids
 from glassformer.decoding.running_batch import RunningBatch
 from glassformer.decoding.step_loop import TokenConstraint
 from glassformer.decoding.text_stream import Decodes
@@ -239,12 +239,15 @@ class Engine:
             beams = [request, *(beam.request for beam in self._beams)]
             return sum(beam.n_rows * beam.size_for(self.model) for beam in beams) <= self.max_tokens
         reader = self._open_reader()
+        pool, size = reader.batch.runner.pool, request.size_for(self.model)
+        if pool.has_room(request.n_rows, size):
+            return True
         users = [
             *(member.request for member in reader.batch.members),
             *(reading.request for reading in reader.readings),
         ]
         needs = [user.size_for(self.model) for user in {id(user): user for user in users}.values()]
-        return reader.batch.runner.pool.fit(request.n_rows, request.size_for(self.model), needs)
+        return pool.fit(request.n_rows, size, needs)
 
     def _open_reader(self) -> PromptReader:
         if self._reader is None:
@@ -259,7 +262,7 @@ class Engine:
         if config.num_beams > 1:
             self._beams.append(_Beam(request, self._search(request)))
             return
-        Rules([config], end=self.end, vocab_size=self.model.config.vocab_size)  # raises if it names unknown tokens
+        check_token_ids(config, self.model.config.vocab_size)
         request.rows = sequences_of(
             self.model,
             [request.tokens],

@@ -4,7 +4,7 @@ Each batch row has its own rules, so that different requests can share a batch. 
 The rules are applied in the order of HF's `generate`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -77,13 +77,13 @@ class Rules:
     def are_a_bias(self) -> bool:
         """Whether the rules only add a bias (V,) to the logits, the same for every row (see `bias_after`).
 
-        That is so if all rows belong to one request, and it has no rule about previous tokens and no forced prefix.
+        That is so if all rows have the same rules, none of them about previous tokens, and no forced prefix.
         """
         return len(self._distinct()) == 1 and not self.read_tokens and not self._longest_prefix
 
     @property
     def min_new_tokens(self) -> int:
-        """The number of new tokens before which END is forbidden, for a batch of one request.
+        """The number of new tokens before which END is forbidden, for a batch whose rows have the same rules.
 
         Read it only if `are_a_bias` is True: otherwise each row may have its own number, and this is the first row's.
         """
@@ -200,8 +200,24 @@ class Rules:
         return bias
 
     def _distinct(self) -> list[GenerationConfig]:
-        """Return each request object once. Often all rows of a batch belong to one request."""
-        return [*{id(request): request for request in self.requests}.values()]
+        """Return the requests whose rules differ, each once. Often all rows of a batch have the same rules."""
+        objects = {id(request): request for request in self.requests}.values()
+        return [*{_rules_of(request): request for request in objects}.values()]
+
+
+def _rules_of(request: GenerationConfig) -> Hashable:
+    """Return the settings of a request that `Rules` applies."""
+    return (
+        request.min_new_tokens,
+        frozenset(request.eos_token_id),
+        frozenset(request.logit_bias.items()),
+        frozenset(request.suppress_tokens),
+        frozenset(map(tuple, request.bad_words_ids)),
+        tuple(request.prefix),
+        request.repetition_penalty,
+        request.presence_penalty,
+        request.no_repeat_ngram_size,
+    )
 
 
 def check_token_ids(request: GenerationConfig, vocab_size: int) -> None:

@@ -182,6 +182,13 @@ class TokenChooser:
                 numbers += [*(likeliest.values - total[:, None]).T, *likeliest.indices.to(best).T]
         self.tokens, self.readback = tokens, AsyncReadback(torch.stack(numbers)[None])
 
+    def take(self, results: Tensor, tokens: Tensor) -> None:
+        """Take `tokens` (N,), which a recorded step has chosen greedily, and start to copy `results` to the CPU.
+
+        `results` (2, N) are the scores of these tokens and their ids, as `finish` reads them.
+        """
+        self.tokens, self.readback = tokens, AsyncReadback(results[None])
+
     def _sample(self, scores: Tensor) -> Tensor:
         """Sample the next tokens of the sequences with `do_sample`, given their logits, one row each."""
         rows = [self.rows[index] for index in self._sampled]
@@ -304,7 +311,7 @@ def _run_greedy(
     """
     launched, pending = len(rows[0].written) + 1, deque([first])
     most = max(row.max_new for row in rows)
-    live = dict(enumerate(rows))  # by the row of the batch, which does not change
+    live, places = list(rows), list(range(len(rows)))  # the sequences that go on, and their rows of the batch
     runner.bias.copy_(rules.bias_after(launched))
     while live:
         while len(pending) < 2 and launched < most:
@@ -315,10 +322,11 @@ def _run_greedy(
             pending.append(AsyncReadback(runner.run(steps)))
             launched += steps
         for highest, numbers in pending.popleft().read():
-            places = list(live)
-            now = list(live.values())
-            chosen = add_tokens(now, [highest[place] for place in places], [numbers[place] for place in places], end)
-            yield _choices(now, chosen)
-            live = {place: row for place, row in live.items() if row.reason is None}
+            if len(live) < len(numbers):
+                highest, numbers = [highest[place] for place in places], [numbers[place] for place in places]
+            yield _choices(live, add_tokens(live, highest, numbers, end))
+            if any(row.reason is not None for row in live):
+                places = [place for place, row in zip(places, live, strict=True) if row.reason is None]
+                live = [row for row in live if row.reason is None]
             if not live:
                 return

@@ -21,6 +21,7 @@ from glassformer.nn import (
     make_norm,
 )
 from glassformer.nn.attention_backends import Backend
+from glassformer.nn.disentangled_positions import DisentangledPositions
 
 
 def make_embeddings(config: ModelConfig, vocab_size: int) -> Embeddings:
@@ -28,7 +29,13 @@ def make_embeddings(config: ModelConfig, vocab_size: int) -> Embeddings:
     width, max_len = config.table_width, config.max_len
     positions: nn.Module | None = None
     if config.positions == "sinusoidal" and max_len is not None:
-        positions = SinusoidalPositions(max_len, width, halves=config.sinusoid_halves)
+        positions = SinusoidalPositions(
+            max_len,
+            width,
+            halves=config.sinusoid_halves,
+            full_range=config.sinusoid_full_range,
+            offset=config.position_offset,
+        )
     elif config.positions == "learned" and max_len is not None:
         positions = LearnedPositions(max_len, width, offset=config.position_offset)
     return Embeddings(
@@ -49,26 +56,48 @@ def make_stack(config: ModelConfig, depth: int, *, bidirectional: bool, cross: b
     `bidirectional` is True for an encoder and False for a decoder. It affects only T5's relative bias: what makes a
     decoder causal is the mask that is passed to `Stack.forward`.
     """
-    score_bias: RelativeBias | Alibi | None = None
+    n_layers = 1 if config.share_layers else depth
+    score_bias: RelativeBias | Alibi | nn.ModuleList | None = None
     if config.positions == "relative":
-        score_bias = RelativeBias(
+        relative_bias = partial(
+            RelativeBias,
             config.n_heads,
             n_buckets=config.relative_buckets,
             max_distance=config.relative_max_distance,
             bidirectional=bidirectional,
         )
+        is_shared = config.share_relative_bias
+        score_bias = relative_bias() if is_shared else nn.ModuleList(relative_bias() for _ in range(n_layers))
     elif config.positions == "alibi":
         score_bias = Alibi(config.n_heads)
     return Stack(
-        [
-            make_layer(config, cross=cross, backend=backend, index=index)
-            for index in range(1 if config.share_layers else depth)
-        ],
+        [make_layer(config, cross=cross, backend=backend, index=index) for index in range(n_layers)],
         depth=depth,
         norm=make_norm(config.norm, config.d_model, config.norm_eps) if config.has_final_norm else None,
-        rotary=Rotary(config.head_size, theta=config.rope_theta) if config.positions == "rotary" else None,
+        rotary=make_rotary(config),
         score_bias=score_bias,
+        relative=make_relative(config),
         layer_drop=config.layer_drop,
+    )
+
+
+def make_rotary(config: ModelConfig) -> Rotary | None:
+    """Return the rotary positions of a stack, or None if the config has other positions."""
+    if config.positions != "rotary":
+        return None
+    return Rotary(config.rope_size, theta=config.rope_theta, scaling=config.rotary_scaling)
+
+
+def make_relative(config: ModelConfig) -> DisentangledPositions | None:
+    """Return the table of relative positions of a stack with disentangled attention; None for other positions."""
+    if config.positions != "disentangled":
+        return None
+    return DisentangledPositions(
+        config.relative_buckets,
+        config.relative_max_distance,
+        config.d_model,
+        norm=make_norm(config.norm, config.d_model, config.norm_eps),
+        dropout=config.dropout,
     )
 
 
@@ -87,7 +116,7 @@ def make_layer(config: ModelConfig, *, cross: bool, backend: Backend, index: int
         out_bias=config.out_bias,
         qk_norm=config.norm if config.qk_norm else None,
         norm_eps=config.norm_eps,
-        scale=config.scale / (index + 1) if config.scale_by_depth else config.attention_scale,
+        scale=config.scale / (index + 1) if config.scale_by_depth else config.scale,
         dropout=config.attention_dropout,
         backend=backend,
     )
@@ -122,7 +151,9 @@ def make_head(config: ModelConfig) -> nn.Module | None:
         return LanguageModelHead(
             width_out, config.vocab_size, bias=config.output_bias, scale=scale, transform=transform
         )
-    transform = DenseTransform(width, width, activation="tanh") if config.head_transform else None
+    transform = None
+    if config.head_transform:
+        transform = DenseTransform(width, width, activation=config.head_activation or "tanh")
     if config.head == "sequence_class":
         return SequenceClassHead(
             width, config.n_labels or 0, pooling=config.pool_by, transform=transform, dropout=config.dropout

@@ -3,15 +3,16 @@
 BERT, GPT-2, Llama, T5 and all other families differ only in the values of these fields; see `presets.py`.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
-from glassformer.base.checks import check_divides, shown
+from glassformer.base.checks import shown
 from glassformer.base.fields import Checked, Count, Positive, Probability, Whole
 from glassformer.base.names import suggestion
+from glassformer.models.config_checks import check_config
 from glassformer.nn.activations import ActivationName
+from glassformer.nn.rotary_scaling import RotaryScaling, ScalingKind
 
 Kind = Literal["encoder", "decoder", "encoder_decoder"]
 
@@ -72,7 +73,7 @@ class ModelConfig(Checked):
     head_dim: Count | None = None
     """Width of one head; None is d_model / n_heads."""
     attention_scale: float | None = None
-    """Factor on attention scores; None is 1/√head_dim, T5 uses 1."""
+    """Factor on attention scores; None is 1/√head_dim (1/√(3 head_dim) if disentangled), T5 uses 1."""
     scale_by_depth: bool = False
     """Divide the attention scores of the n-th layer by n, as some GPT-2 models do."""
     qkv_bias: bool = True
@@ -103,18 +104,40 @@ class ModelConfig(Checked):
     """Normalize after the last layer; None does so with pre-norm only."""
 
     # Positions
-    positions: Literal["sinusoidal", "learned", "rotary", "relative", "alibi", "none"] = "sinusoidal"
+    positions: Literal["sinusoidal", "learned", "rotary", "relative", "alibi", "disentangled", "none"] = "sinusoidal"
     """How the model knows the order of tokens."""
     position_offset: Whole = 0
-    """Row of the learned positions that the first token reads (2 in RoBERTa and BART)."""
+    """Row of the learned or sinusoidal positions that the first token reads (2 in RoBERTa, BART and M2M100)."""
     sinusoid_halves: bool = False
     """Put all sines before all cosines, as Marian does, instead of alternating them."""
+    sinusoid_full_range: bool = False
+    """Let the lowest frequency of sinusoidal positions be 1/10000 exactly, as M2M100 and NLLB do."""
     rope_theta: Positive = 10000.0
     """Base of the rotary frequencies."""
+    rope_width: Count | None = None
+    """Features of each head that rotary positions rotate, the first ones; None rotates the whole head."""
+    rope_scaling: ScalingKind = "none"
+    """How rotary frequencies are lowered for texts longer than those of the first training."""
+    rope_factor: Positive = 1.0
+    """Factor that scaled rotary frequencies are divided by; its effect depends on rope_scaling."""
+    rope_original_len: Count | None = None
+    """Length of the texts of the first training, for llama3, yarn and longrope."""
+    rope_low_rotations: Positive = 1.0
+    """Frequencies that turn less often over rope_original_len are divided by the whole factor (llama3, yarn)."""
+    rope_high_rotations: Positive = 4.0
+    """Frequencies that turn more often over rope_original_len are kept (4 in Llama 3, 32 in YaRN)."""
+    rope_attention_factor: Positive | None = None
+    """Factor on rotated queries and keys, for yarn and longrope; None is the default of the method."""
+    rope_short_divisors: tuple[float, ...] | None = None
+    """Divisor of each rotary frequency with longrope, if max_len is at most rope_original_len."""
+    rope_long_divisors: tuple[float, ...] | None = None
+    """Divisor of each rotary frequency with longrope, if max_len is above rope_original_len."""
     relative_buckets: Count = 32
     """Number of buckets for relative positions."""
     relative_max_distance: Count = 128
     """Distance from which all relative positions share one bucket."""
+    share_relative_bias: bool = True
+    """Use one table of relative biases for all layers of a stack, as T5 does; UMT5 has one for each layer."""
 
     # Embeddings
     scale_embeddings: bool = False
@@ -140,7 +163,7 @@ class ModelConfig(Checked):
     head_transform: bool = False
     """Add a dense layer to the head, with activation and norm for a language model or tanh otherwise, as in BERT."""
     head_activation: ActivationName | None = None
-    """Activation of the dense layer in a language-model head (RoBERTa has gelu there); None is the layers'."""
+    """Activation of the dense layer in a head; None is the layers' in a language-model head, and tanh otherwise."""
     pooling: Literal["first", "last", "mean"] | None = None
     """How a head pools a sequence into one vector; None is the first token of an encoder, the last of a decoder."""
     output_bias: bool = True
@@ -168,8 +191,7 @@ class ModelConfig(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_sizes(self)
-        _check_combinations(self)
+        check_config(self)
 
     @property
     def kind(self) -> Kind:
@@ -189,9 +211,35 @@ class ModelConfig(Checked):
         return self.d_model // self.n_heads if self.head_dim is None else self.head_dim
 
     @property
+    def rope_size(self) -> int:
+        """Number of features of a head that are rotated: `rope_width`, or the size of the head if it is None."""
+        return self.head_size if self.rope_width is None else self.rope_width
+
+    @property
+    def rotary_scaling(self) -> RotaryScaling | None:
+        """The scaling of rotary frequencies, or None if they are not scaled."""
+        if self.rope_scaling == "none":
+            return None
+        is_long = self.max_len is None or self.max_len > (self.rope_original_len or 1)
+        return RotaryScaling(
+            kind=self.rope_scaling,
+            factor=self.rope_factor,
+            original_len=self.rope_original_len or 1,
+            low_rotations=self.rope_low_rotations,
+            high_rotations=self.rope_high_rotations,
+            attention_factor=self.rope_attention_factor,
+            divisors=(self.rope_long_divisors if is_long else self.rope_short_divisors) or (),
+        )
+
+    @property
     def scale(self) -> float:
-        """Factor on attention scores: `attention_scale`, or 1/√head_size if it is None."""
-        return self.head_size**-0.5 if self.attention_scale is None else self.attention_scale
+        """Factor on attention scores: `attention_scale`, or if it is None, 1/√head_size.
+
+        Disentangled scores are the sum of three products, so the default for them is 1/√(3 head_size).
+        """
+        if self.attention_scale is not None:
+            return self.attention_scale
+        return (self.head_size * (3 if self.positions == "disentangled" else 1)) ** -0.5
 
     @property
     def source_vocab(self) -> int:
@@ -252,77 +300,3 @@ class ModelConfig(Checked):
         if "vocab_size" not in values:
             raise ValueError("config key 'vocab_size' is missing: expected the number of tokens")
         return cls(**values)
-
-
-def _check_sizes(config: ModelConfig) -> None:
-    if config.head_size < 1:
-        raise ValueError(f"n_heads={config.n_heads} with d_model={config.d_model}: expected n_heads of at most d_model")
-    if not math.isfinite(config.scale):
-        raise ValueError(f"attention_scale={config.attention_scale}: expected a finite number")
-
-
-def _check_combinations(config: ModelConfig) -> None:
-    if not config.n_encoder_layers and not config.n_decoder_layers:
-        raise ValueError("n_encoder_layers=0 and n_decoder_layers=0: expected at least one layer")
-    if config.head_dim is None:
-        check_divides("n_heads", config.n_heads, "d_model", config.d_model)
-    check_divides("n_kv_heads", config.kv_heads, "n_heads", config.n_heads)
-    if config.positions == "rotary" and config.head_size % 2:
-        raise ValueError(f"positions='rotary' with heads {config.head_size} wide: expected an even head size")
-    if config.positions in ("sinusoidal", "learned") and config.max_len is None:
-        raise ValueError(f"max_len=None with positions={config.positions!r}: expected the length of the position table")
-    if config.position_offset and config.positions != "learned":
-        raise ValueError(
-            f"position_offset={config.position_offset} with positions={config.positions!r}: expected 0, or 'learned'"
-        )
-    if config.positions == "relative":
-        least = 4 if config.n_encoder_layers else 2
-        if config.relative_buckets < least or config.relative_max_distance <= config.relative_buckets // 2:
-            raise ValueError(
-                f"relative_buckets={config.relative_buckets}, relative_max_distance={config.relative_max_distance}: "
-                f"expected at least {least} buckets and a distance above half their number"
-            )
-    if config.token_types and config.kind == "encoder_decoder":
-        raise ValueError(
-            f"token_types={config.token_types} for kind 'encoder_decoder', which does not support them: expected 0"
-        )
-    if config.source_vocab_size is not None and config.kind != "encoder_decoder":
-        raise ValueError(f"source_vocab_size={config.source_vocab_size} for kind {config.kind!r}: expected None")
-    if config.ties_embeddings and config.kind != "encoder_decoder":
-        raise ValueError(
-            f"tie={config.tie!r} for kind {config.kind!r}, which has one embedding table: expected 'output' or 'none'"
-        )
-    if config.ties_embeddings and config.source_vocab != config.vocab_size:
-        raise ValueError(
-            f"tie={config.tie!r} with source_vocab_size={config.source_vocab} and vocab_size={config.vocab_size}: "
-            "expected equal sizes"
-        )
-    if config.scale_by_depth and config.share_layers:
-        raise ValueError("scale_by_depth=True with share_layers=True, whose layers are one: expected one of them")
-    _check_head(config)
-
-
-def _check_head(config: ModelConfig) -> None:
-    if config.head in ("sequence_class", "token_class") and config.n_labels is None:
-        raise ValueError(f"n_labels=None with head={config.head!r}: expected the number of classes")
-    if config.ties_output and config.head != "language_model":
-        raise ValueError(
-            f"tie={config.tie!r} with head={config.head!r}, which has no output projection: expected tie='none'"
-            + (" or 'embeddings'" if config.kind == "encoder_decoder" else "")
-        )
-    if config.n_labels is not None and config.head not in ("sequence_class", "token_class"):
-        raise ValueError(f"n_labels={config.n_labels} with head={config.head!r}, which has no classes: expected None")
-    if config.head_transform and config.head in ("none", "token_class", "span"):
-        raise ValueError(f"head_transform=True with head={config.head!r}, which does not support it: expected False")
-    if config.head_activation is not None and not (config.head_transform and config.head == "language_model"):
-        raise ValueError(
-            f"head_activation={config.head_activation!r} with head={config.head!r} and head_transform="
-            f"{config.head_transform}: expected None, or a language-model head with head_transform=True"
-        )
-    if config.pooling is not None and config.head not in ("sequence_class", "embedding"):
-        raise ValueError(f"pooling={config.pooling!r} with head={config.head!r}, which does not pool: expected None")
-    if config.table_width != config.d_model and config.ties_output and not config.head_transform:
-        raise ValueError(
-            f"embedding_width={config.embedding_width} tied to the output without head_transform: expected "
-            "head_transform=True, which projects back to that width"
-        )

@@ -18,6 +18,31 @@ def count_parameters(config: ModelConfig) -> int:
     return sum(math.prod(shape) for shape in parameter_shapes(Config.from_dict(asdict(config))).values())
 
 
+def weight_bytes_by_format(config: ModelConfig) -> dict[str, int]:
+    """Return the bytes of a model's weights in memory, for each number format that it can be loaded in.
+
+    In the quantized formats int8 and int4, all but linear layers are in float32. A tied output layer is stored twice
+    there: as the embedding table in float32, and quantized. int4 has groups of 32 weights with 5 bits per weight in the
+    layers, and 8.5 bits elsewhere.
+    """
+    shapes = parameter_shapes(Config.from_dict(asdict(config)))
+    sizes = {name: math.prod(shape) for name, shape in shapes.items()}
+    total = sum(sizes.values())
+    tables = (".tokens.weight", ".positions.weight", ".token_types.weight", "score_bias.weight")
+    linear = {name: sizes[name] for name in shapes if len(shapes[name]) == 2 and not name.endswith(tables)}
+    tied = config.vocab_size * config.table_width if config.ties_output else 0
+    inner = sum(size for name, size in linear.items() if ".layers." in name)
+    outer = sum(linear.values()) - inner + tied
+    n_float_bytes = 4 * (total - sum(linear.values()))
+    return {
+        "float32": 4 * total,
+        "bfloat16": 2 * total,
+        "float16": 2 * total,
+        "int8": inner + outer + n_float_bytes,
+        "int4": int((5 * inner + 8.5 * outer) / 8) + n_float_bytes,
+    }
+
+
 def forward_flops(config: ModelConfig, *, batch: int, source_length: int = 0, target_length: int = 0) -> int:
     """Return the floating-point operations of one forward pass for a batch of `batch` sequences.
 
@@ -33,7 +58,7 @@ def forward_flops(config: ModelConfig, *, batch: int, source_length: int = 0, ta
     row += config.n_encoder_layers * _layer(config, source_length, None)
     row += config.n_decoder_layers * _layer(config, target_length, source_length if has_both else None)
     row += _head(config, target_length if config.n_decoder_layers else source_length)
-    return batch * row
+    return batch * row + config.n_encoder_layers * _relative_vectors(config)
 
 
 def training_flops(config: ModelConfig, *, batch: int, source_length: int = 0, target_length: int = 0) -> int:
@@ -73,9 +98,19 @@ def _attention(config: ModelConfig, n_queries: int, n_keys: int) -> int:
     width, kv_width = config.n_heads * config.head_size, config.kv_heads * config.head_size
     queries_and_out = 2 * n_queries * _linear(config.d_model, width)
     keys_and_values = 2 * n_keys * _linear(config.d_model, kv_width)
+    relative = 0
+    if config.positions == "disentangled":  # products of queries and of keys with the vectors of relative positions
+        relative = (n_queries + n_keys) * _linear(width, 2 * config.relative_buckets)
     # Every query head multiplies with all keys and values, even if heads share them.
     scores_and_sum = 2 * n_queries * _linear(width, n_keys)
-    return queries_and_out + keys_and_values + scores_and_sum
+    return queries_and_out + keys_and_values + scores_and_sum + relative
+
+
+def _relative_vectors(config: ModelConfig) -> int:
+    """Return the operations of projecting the vectors of relative positions, once in a layer for all sequences."""
+    if config.positions != "disentangled":
+        return 0
+    return 2 * config.relative_buckets * 2 * _linear(config.d_model, config.n_heads * config.head_size)
 
 
 def _head(config: ModelConfig, length: int) -> int:

@@ -53,6 +53,19 @@ def bert_base() -> ModelConfig:
     )
 
 
+def deberta_v3_base() -> ModelConfig:
+    """Return the config of DeBERTa v3 base (He et al. 2023), with disentangled attention."""
+    return replace(
+        bert_base(),
+        vocab_size=128100,
+        positions="disentangled",
+        relative_buckets=256,
+        relative_max_distance=512,
+        token_types=0,
+        norm_eps=1e-7,
+    )
+
+
 def albert_base() -> ModelConfig:
     """Return the config of ALBERT base v2 (Lan et al. 2020).
 
@@ -207,6 +220,51 @@ def marian() -> ModelConfig:
     )
 
 
+def nllb() -> ModelConfig:
+    """Return the config of NLLB-200 distilled 600M (NLLB team 2022), an M2M100 (Fan et al. 2021) of 200 languages."""
+    return ModelConfig(
+        vocab_size=256206,
+        n_encoder_layers=12,
+        n_decoder_layers=12,
+        d_model=1024,
+        n_heads=16,
+        d_ff=4096,
+        max_len=1024,
+        activation="relu",
+        norm_placement="pre",
+        sinusoid_halves=True,
+        sinusoid_full_range=True,
+        position_offset=2,
+        scale_embeddings=True,
+        tie="all",
+        head="language_model",
+        output_bias=False,
+        embedding_dropout=0.1,
+        attention_dropout=0.1,
+        init="normal",
+    )
+
+
+def mbart_large() -> ModelConfig:
+    """Return the config of mBART large (Liu et al. 2020), a BART with pre-norm."""
+    return replace(
+        bart_base(),
+        vocab_size=250027,
+        n_encoder_layers=12,
+        n_decoder_layers=12,
+        d_model=1024,
+        n_heads=16,
+        d_ff=4096,
+        norm_placement="pre",
+        scale_embeddings=True,
+    )
+
+
+def umt5_small() -> ModelConfig:
+    """Return the config of UMT5 small (Chung et al. 2023), a multilingual T5 with relative biases in every layer."""
+    return replace(t5_v1_1_small(), vocab_size=256384, share_relative_bias=False)
+
+
 def tiny(config: ModelConfig) -> ModelConfig:
     """Return `config` at a size for tests: at most 2 layers per stack, width 16 and a vocabulary of 40 tokens."""
     grouped = config.kv_heads != config.n_heads
@@ -232,12 +290,16 @@ FULL_SIZE: dict[str, Callable[[], ModelConfig]] = {
     "transformer-big": transformer_big,
     "bert-base": bert_base,
     "albert-base": albert_base,
+    "deberta-v3-base": deberta_v3_base,
     "gpt2": gpt2,
     "llama": llama,
     "t5-small": t5_small,
     "t5-v1.1-small": t5_v1_1_small,
     "bart-base": bart_base,
     "marian": marian,
+    "mbart-large": mbart_large,
+    "nllb": nllb,
+    "umt5-small": umt5_small,
 }
 PRESETS: tuple[str, ...] = (*FULL_SIZE, *(f"tiny-{name}" for name in FULL_SIZE))
 

@@ -18,8 +18,10 @@ from torch import Tensor, nn
 
 from glassformer.kernels.kernel_set import KernelSet
 from glassformer.nn.cache import LayerCache
+from glassformer.nn.disentangled_positions import RelativeVectors
 from glassformer.nn.dropout import Dropout
 from glassformer.nn.feedforward import FeedForward
+from glassformer.nn.fused_layer import LayerParts, can_fuse, fused_layer
 from glassformer.nn.masks import Mask
 from glassformer.nn.multi_head_attention import MultiHeadAttention
 from glassformer.nn.norms import normalize
@@ -101,6 +103,7 @@ class Layer(nn.Module):
         memory: Tensor | None = None,
         memory_mask: Mask | None = None,
         cache: LayerCache | None = None,
+        relative: RelativeVectors | None = None,
     ) -> Tensor:
         """Apply the layer to x (B, T, C) and return the same shape.
 
@@ -111,13 +114,18 @@ class Layer(nn.Module):
             memory: Output of the encoder, (B, S, C), for cross-attention.
             memory_mask: Which tokens of the encoder's output may be attended to.
             cache: Keys and values of earlier calls.
+            relative: Vectors of relative positions, for disentangled self-attention.
         """
         self._check_memory(memory)
         self_cache, cross_cache = (None, None) if cache is None else (cache.self_attn, cache.cross_attn)
         kernels = None if cache is None else cache.kernels
+        parts = self._fusible_parts()
+        if cache is not None and relative is None and parts is not None and can_fuse(parts, x, cache):
+            return fused_layer(parts, x, mask=mask, bias=bias, rotation=rotation, cache=cache)
 
         def self_attn(y: Tensor) -> Tensor:
-            return self.self_attn(y, mask=mask, bias=bias, rotation=rotation, cache=self_cache)
+            more = {} if relative is None else {"relative": relative}
+            return self.self_attn(y, mask=mask, bias=bias, rotation=rotation, cache=self_cache, **more)
 
         def cross_attn(y: Tensor) -> Tensor:
             assert self.cross_attn is not None
@@ -134,6 +142,14 @@ class Layer(nn.Module):
         if self.cross_attn_sublayer is not None:
             x = add(self.cross_attn_sublayer, x, cross_attn)
         return add(self.ffn_sublayer, x, ffn)
+
+    def _fusible_parts(self) -> LayerParts | None:
+        """Return the parts that `fused_layer` computes; None for a layer with post-norm or cross-attention."""
+        sublayers = self.self_attn_sublayer, self.ffn_sublayer
+        is_pre = all(sublayer.takes_kernels and sublayer.placement == "pre" for sublayer in sublayers)
+        if not is_pre or self.cross_attn is not None:
+            return None
+        return LayerParts(self.self_attn_sublayer.norm, self.self_attn, self.ffn_sublayer.norm, self.ffn)
 
     def _check_memory(self, memory: Tensor | None) -> None:
         if memory is None and self.cross_attn is not None:

@@ -14,11 +14,13 @@ C model width, H query heads, G key-value heads, D head size.
     value (B, S, C) ── v_proj ── (B, G, S, D) ─┘
 """
 
+import torch
 from torch import Tensor, nn
 
 from glassformer.kernels.kernel_set import KernelSet
 from glassformer.nn.attention_backends import Attend, Backend
 from glassformer.nn.cache import MemorySlot, SelfSlot
+from glassformer.nn.disentangled_positions import RelativeVectors, disentangled_bias
 from glassformer.nn.masks import Mask
 from glassformer.nn.norms import NormKind, make_norm, normalize
 from glassformer.nn.positions import Rotation
@@ -96,6 +98,7 @@ class MultiHeadAttention(nn.Module):
         bias: Tensor | None = None,
         rotation: Rotation | None = None,
         cache: SelfSlot | MemorySlot | None = None,
+        relative: RelativeVectors | None = None,
     ) -> Tensor:
         """Attend from `query` (B, T, C) to `key` and `value` (B, S, C) and return (B, T, C).
 
@@ -106,11 +109,16 @@ class MultiHeadAttention(nn.Module):
             bias: Added to the scores, broadcast to (B, H, T, S).
             rotation: Rotary position embedding of the new queries and keys.
             cache: Keys and values of earlier calls. New ones are appended to it.
+            relative: Vectors of relative positions, for disentangled self-attention: their products with queries and
+                keys are added to the scores. It needs as many key-value heads as heads.
 
         The hypotheses of a beam search share the encoder output of their sentence, so a cache may hold fewer encoder
         outputs than `query` has sequences; see `KVCache.memory_rows`.
         """
         q, k, v = self.project(query, key, value, rotation=rotation, cache=cache)  # (B, H, T, D), 2 x (B, G, S, D)
+        if relative is not None:
+            table_q, table_k = self._project_vectors(relative.table)  # (H, 2N, D) each
+            bias = disentangled_bias(q, k, table_q, table_k, relative.rows) * self.attend.scale
         n_rows, n_memories = q.shape[0], k.shape[0]
         if n_memories < n_rows:  # sequences that share an encoder output become more queries of one sequence
             mixed = self.attend(fold_rows(q, n_memories), k, v, mask=mask, bias=bias)
@@ -139,14 +147,38 @@ class MultiHeadAttention(nn.Module):
             q = self._prepare(self.q_proj(query), self.n_heads, self.q_norm, rotation, kernels)
             return (q, *cache.read())
         if self.qkv_proj is not None and key is query and value is query:
-            widths = [heads * self.head_dim for heads in (self.n_heads, self.n_kv_heads, self.n_kv_heads)]
-            q, k, v = self.qkv_proj(query).split(widths, -1)
+            q, k, v = self.split(self.qkv_proj(query), rotation=rotation, kernels=kernels)
         else:
-            q, k, v = self.q_proj(query), self.k_proj(key), self.v_proj(value)
-        q = self._prepare(q, self.n_heads, self.q_norm, rotation, kernels)  # (B, H, T, D)
-        k = self._prepare(k, self.n_kv_heads, self.k_norm, rotation, kernels)  # (B, G, S, D)
-        v = split_heads(v, self.n_kv_heads)  # (B, G, S, D)
+            q = self._prepare(self.q_proj(query), self.n_heads, self.q_norm, rotation, kernels)  # (B, H, T, D)
+            k = self._prepare(self.k_proj(key), self.n_kv_heads, self.k_norm, rotation, kernels)  # (B, G, S, D)
+            v = split_heads(self.v_proj(value), self.n_kv_heads)  # (B, G, S, D)
         return (q, k, v) if cache is None else (q, *cache.update(k, v))
+
+    def split(
+        self, joined: Tensor, *, rotation: Rotation | None, kernels: KernelSet | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Split the output of `qkv_proj` into queries (B, H, T, D), keys and values (B, G, T, D).
+
+        Queries and keys are normalized and rotated: together if they have no norms of their own, which are fewer steps.
+        """
+        heads, groups, width = self.n_heads, self.n_kv_heads, self.head_dim
+        if self.q_norm is None and self.k_norm is None:
+            both, v = torch.split(joined, [(heads + groups) * width, groups * width], -1)
+            q, k = torch.split(self._prepare(both, heads + groups, None, rotation, kernels), [heads, groups], 1)
+        else:
+            q, k, v = torch.split(joined, [heads * width, groups * width, groups * width], -1)
+            q = self._prepare(q, heads, self.q_norm, rotation, kernels)
+            k = self._prepare(k, groups, self.k_norm, rotation, kernels)
+        return q, k, split_heads(v, groups)
+
+    def _project_vectors(self, table: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the query and key projections of vectors (N, C), split into heads: two of (H, N, D)."""
+        if self.qkv_proj is not None:
+            width = self.n_heads * self.head_dim
+            q, k, _ = self.qkv_proj(table).split([width, width, width], -1)
+        else:
+            q, k = self.q_proj(table), self.k_proj(table)
+        return split_heads(q[None], self.n_heads)[0], split_heads(k[None], self.n_heads)[0]
 
     def merge(self, mixed: Tensor) -> Tensor:
         """Concatenate the heads and apply the output projection: (B, H, T, D) -> (B, T, C)."""

@@ -12,22 +12,25 @@ import math
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from glassformer.kernels.kernel_set import KernelSet
+from glassformer.nn.rotary_scaling import RotaryScaling, rotary_frequencies
 from glassformer.nn.tensor_checks import check_positive
 
 
-def sinusoids(length: int, width: int, *, halves: bool = False) -> Tensor:
+def sinusoids(length: int, width: int, *, halves: bool = False, full_range: bool = False) -> Tensor:
     """Return the sinusoidal table (length, width) of Vaswani et al. (2017, section 3.5) in float64.
 
     Columns 2i and 2i + 1 are sin and cos of position / 10000^(2i/width). The period is 2π tokens for i = 0 and about
     10000 · 2π for the last pair. An odd width ends with a sine. With `halves` all sines come before all cosines, as
-    in Marian.
+    in Marian. With `full_range` the period of the last pair is 10000 · 2π exactly, as in fairseq and M2M100.
     """
     check_positive("width", width)
     position = torch.arange(length, dtype=torch.float64)[:, None]
-    rate = 10000.0 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+    last = width - 2 if full_range else width
+    rate = 10000.0 ** (-torch.arange(0, width, 2, dtype=torch.float64) / last)
     angle = position * rate  # (length, ceil(width / 2))
     table = torch.empty(length, width, dtype=torch.float64)
     n_cos = width // 2
@@ -40,20 +43,28 @@ def sinusoids(length: int, width: int, *, halves: bool = False) -> Tensor:
 
 
 class SinusoidalPositions(nn.Module):
-    """Fixed sinusoidal positions, looked up in the table of `sinusoids`. The module has no parameters."""
+    """Fixed sinusoidal positions, looked up in the table of `sinusoids`. The module has no parameters.
 
-    def __init__(self, max_len: int, width: int, *, halves: bool = False):
+    The first token reads row `offset` of the table.
+    """
+
+    def __init__(self, max_len: int, width: int, *, halves: bool = False, full_range: bool = False, offset: int = 0):
         super().__init__()
         check_positive("max_len", max_len)
-        self.max_len, self.width, self.halves = max_len, width, halves
+        self.max_len, self.width, self.halves, self.full_range, self.offset = max_len, width, halves, full_range, offset
         self._tables: dict[tuple[torch.dtype, torch.device], Tensor] = {}
 
     def forward(self, positions: Tensor, dtype: torch.dtype) -> Tensor:
         """Return the vectors of position numbers (B or 1, T) as (B or 1, T, C), rounded from float64 to `dtype`."""
         key = dtype, positions.device
         if key not in self._tables:
-            self._tables[key] = sinusoids(self.max_len, self.width, halves=self.halves).to(dtype).to(positions.device)
+            self._tables[key] = self.table().to(dtype).to(positions.device)
         return self._tables[key][positions]
+
+    def table(self) -> Tensor:
+        """Return the vectors of all positions, (max_len, C), in float64."""
+        length = self.max_len + self.offset
+        return sinusoids(length, self.width, halves=self.halves, full_range=self.full_range)[self.offset :]
 
 
 class LearnedPositions(nn.Module):
@@ -70,20 +81,29 @@ class LearnedPositions(nn.Module):
 
     def forward(self, positions: Tensor, dtype: torch.dtype) -> Tensor:
         """Return the vectors of position numbers (B or 1, T) as (B or 1, T, C), cast to `dtype`."""
-        return self.weight[positions + self.offset if self.offset else positions].to(dtype)
+        places = positions + self.offset if self.offset else positions
+        if not torch.is_grad_enabled():  # a faster kernel, which sums gradients in another order
+            return F.embedding(places, self.weight).to(dtype)
+        return self.weight[places].to(dtype)
 
 
 class Rotation(NamedTuple):
-    """Cosine and sine of the rotary angles of a batch's positions, each (B or 1, 1, T, D/2)."""
+    """Cosine and sine of the rotary angles of a batch's positions, each (B or 1, 1, T, R/2).
+
+    R is the number of features that are rotated: the head size D, or less with partial rotary positions.
+    """
 
     cos: Tensor
     sin: Tensor
 
     def rotate(self, x: Tensor, kernels: KernelSet | None = None) -> Tensor:
-        """Return queries or keys x (B, H, T, D) with each pair (x[i], x[i + D/2]) rotated by its angle.
+        """Return queries or keys x (B, H, T, D) with each pair (x[i], x[i + R/2]) rotated by its angle.
 
-        `kernels` may compute it; None is plain torch.
+        Features from the R-th on stay as they are. `kernels` may compute it; None is plain torch.
         """
+        width = 2 * self.cos.shape[-1]
+        if width < x.shape[-1]:
+            return torch.cat((self.rotate(x[..., :width]), x[..., width:]), dim=-1)
         if kernels is not None and kernels.has_row_kernels(x):
             return kernels.rotate(x, self.cos, self.sin)
         first, second = x.chunk(2, dim=-1)
@@ -95,14 +115,17 @@ class Rotary(nn.Module):
     """Rotary positions (Su et al. 2021): rotations of queries and keys by angles proportional to their positions.
 
     The product of a rotated query and key depends on their positions only through the distance between them.
+    `head_dim` is the number of features that are rotated; `scaling` changes their frequencies.
     """
 
-    def __init__(self, head_dim: int, *, theta: float = 10000.0):
+    def __init__(self, head_dim: int, *, theta: float = 10000.0, scaling: RotaryScaling | None = None):
         super().__init__()
         if head_dim < 2 or head_dim % 2:
             raise ValueError(f"head_dim={head_dim} with rotary positions: expected an even head size")
         self.head_dim = head_dim
         self.theta = theta
+        self.scaling = scaling
+        self._tables: dict[torch.device, Tensor] = {}
 
     def forward(self, positions: Tensor) -> Rotation:
         """Return the rotation for position numbers (B or 1, T).
@@ -110,9 +133,21 @@ class Rotary(nn.Module):
         Angles are computed in float64 where the device has it, because float32 is inexact at large positions.
         """
         dtype = widest_float(positions.device)
-        exponent = torch.arange(0, self.head_dim, 2, device=positions.device, dtype=dtype) / self.head_dim
-        angle = positions[:, None, :, None].to(dtype) * self.theta**-exponent  # (B or 1, 1, T, D/2)
-        return Rotation(angle.cos(), angle.sin())
+        places = positions[:, None, :, None].to(dtype)
+        if self.scaling is None:
+            exponent = torch.arange(0, self.head_dim, 2, device=positions.device, dtype=dtype) / self.head_dim
+            angle = places * self.theta**-exponent  # (B or 1, 1, T, D/2)
+            return Rotation(angle.cos(), angle.sin())
+        angle, amplitude = places * self._scaled(positions.device), self.scaling.amplitude
+        return Rotation(angle.cos() * amplitude, angle.sin() * amplitude)
+
+    def _scaled(self, device: torch.device) -> Tensor:
+        """Return the scaled frequencies, (D/2,)."""
+        assert self.scaling is not None
+        if device not in self._tables:  # cached, because a CUDA graph cannot record a copy from the host
+            values = self.scaling.scale(rotary_frequencies(self.head_dim, self.theta), self.theta)
+            self._tables[device] = torch.tensor(values, dtype=widest_float(device), device=device)
+        return self._tables[device]
 
 
 class RelativeBias(nn.Module):

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from glassformer.nn.cache import KVCache
+from glassformer.nn.disentangled_positions import DisentangledPositions
 from glassformer.nn.layers import Layer
 from glassformer.nn.masks import Mask
 from glassformer.nn.norms import normalize
@@ -26,8 +27,9 @@ class Stack(nn.Module):
         depth: Number of layer applications. The default is the number of layers.
         norm: Final norm of pre-norm models.
         rotary: Rotary positions of self-attention.
-        score_bias: Position bias that is added to the self-attention scores.
+        score_bias: Position bias that is added to the self-attention scores, or a list with one for each layer.
         layer_drop: Probability of skipping a layer in training (Fan et al. 2020).
+        relative: Relative positions of disentangled attention, as in DeBERTa.
     """
 
     def __init__(
@@ -37,8 +39,9 @@ class Stack(nn.Module):
         depth: int | None = None,
         norm: nn.Module | None = None,
         rotary: Rotary | None = None,
-        score_bias: RelativeBias | Alibi | None = None,
+        score_bias: RelativeBias | Alibi | nn.ModuleList | None = None,
         layer_drop: float = 0.0,
+        relative: DisentangledPositions | None = None,
     ):
         super().__init__()
         check_probability("layer_drop", layer_drop)
@@ -50,6 +53,7 @@ class Stack(nn.Module):
         self.rotary = rotary
         self.score_bias = score_bias
         self.layer_drop = layer_drop
+        self.relative = relative
         self.gradient_checkpointing = False
 
     def forward(
@@ -78,21 +82,31 @@ class Stack(nn.Module):
             cache.check_layers(self.depth)
         keys = positions if key_positions is None else key_positions
         rotation = self.rotary(positions) if self.rotary is not None else None
-        bias = self.score_bias(positions, keys).to(x) if self.score_bias is not None else None
         kernels = None if cache is None else cache.kernels
-        if mask is not None:
-            n_keys = x.shape[1] if cache is None else cache.n_keys(x.shape[1])
-            mask = mask.with_additive(x.shape[1], n_keys, bias, _like_products_of(x), kernels)
+        n_keys = x.shape[1] if cache is None else cache.n_keys(x.shape[1])
+        like = _like_products_of(x)
+
+        def with_bias(module: nn.Module | None) -> dict[str, Any]:
+            """Return the mask and the bias that layers with this score bias take."""
+            bias = None if module is None else module(positions, keys).to(x)
+            whole = None if mask is None else mask.with_additive(x.shape[1], n_keys, bias, like, kernels)
+            return {"mask": whole, "bias": bias}
+
         if memory is not None and memory_mask is not None:
             group_size = x.shape[0] // max(memory.shape[0], 1)  # sequences that share one encoder output
             n_queries = group_size * x.shape[1]
-            memory_mask = memory_mask.with_additive(n_queries, memory.shape[1], None, _like_products_of(x), kernels)
-        inputs: dict[str, Any] = {"mask": mask, "bias": bias, "rotation": rotation}
-        inputs |= {"memory": memory, "memory_mask": memory_mask}
+            memory_mask = memory_mask.with_additive(n_queries, memory.shape[1], None, like, kernels)
+        inputs: dict[str, Any] = {"rotation": rotation, "memory": memory, "memory_mask": memory_mask}
+        if self.relative is not None:  # each layer adds its own bias, so that the mask is not made additive here
+            inputs |= {"mask": mask, "relative": self.relative(positions, keys)}
+        elif not isinstance(self.score_bias, nn.ModuleList):
+            inputs |= with_bias(self.score_bias)
         for index in range(self.depth):
             if self.training and self.layer_drop and torch.rand(()) < self.layer_drop:
                 continue
             layer = self.layers[index % len(self.layers)]
+            if isinstance(self.score_bias, nn.ModuleList):
+                inputs |= with_bias(self.score_bias[index % len(self.layers)])
             if self.gradient_checkpointing and self.training and cache is None:
                 x = checkpoint(layer, x, use_reentrant=False, **inputs)
             else:

@@ -49,9 +49,20 @@ class Config:
     positions: str = "sinusoidal"
     position_offset: int = 0
     sinusoid_halves: bool = False
+    sinusoid_full_range: bool = False
     rope_theta: float = 10000.0
+    rope_width: int | None = None
+    rope_scaling: str = "none"
+    rope_factor: float = 1.0
+    rope_original_len: int | None = None
+    rope_low_rotations: float = 1.0
+    rope_high_rotations: float = 4.0
+    rope_attention_factor: float | None = None
+    rope_short_divisors: tuple[float, ...] | None = None
+    rope_long_divisors: tuple[float, ...] | None = None
     relative_buckets: int = 32
     relative_max_distance: int = 128
+    share_relative_bias: bool = True
     scale_embeddings: bool = False
     token_types: int = 0
     embedding_norm: bool = False
@@ -89,9 +100,19 @@ class Config:
         return self.head_dim or self.d_model // self.n_heads
 
     @property
+    def rope_size(self) -> int:
+        """Number of features of a head that are rotated: `rope_width`, or the size of the head if it is None."""
+        return self.rope_width or self.head_size
+
+    @property
     def scale(self) -> float:
-        """Factor on attention scores: `attention_scale`, or 1/√head_size if it is None."""
-        return self.head_size**-0.5 if self.attention_scale is None else self.attention_scale
+        """Factor on attention scores: `attention_scale`, or if it is None, 1/√head_size.
+
+        Disentangled scores are the sum of three products, so the default for them is 1/√(3 head_size).
+        """
+        if self.attention_scale is not None:
+            return self.attention_scale
+        return (self.head_size * (3 if self.positions == "disentangled" else 1)) ** -0.5
 
     @property
     def table_width(self) -> int:

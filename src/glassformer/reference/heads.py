@@ -63,7 +63,7 @@ class Head:
         self.pool = Pool(config.pool_by) if config.head in ("sequence_class", "embedding") else None
         self.transform = None
         if config.head_transform:
-            activation = config.head_activation or config.activation if is_words else "tanh"
+            activation = config.head_activation or (config.activation if is_words else "tanh")
             self.transform = Transform(params.at("transform"), config, activation, norm=is_words)
         self.scale = config.d_model**-0.5 if is_words and config.scale_output else 1.0
         self.projection = None if config.head == "embedding" else Linear(params.at("out_proj"), tied=tied)

@@ -51,8 +51,9 @@ class Embeddings:
         if self.positions is not None:
             x = x + self.positions.forward(positions + self.config.position_offset)
         elif self.config.positions == "sinusoidal":
-            waves = sinusoids(positions.max() + 1, self.config.table_width, halves=self.config.sinusoid_halves)
-            x = x + waves[positions].astype(x.dtype)
+            places = positions + self.config.position_offset
+            form = {"halves": self.config.sinusoid_halves, "full_range": self.config.sinusoid_full_range}
+            x = x + sinusoids(places.max() + 1, self.config.table_width, **form)[places].astype(x.dtype)
         if self.norm is not None:
             x = self.norm.forward(x)
         return x if self.projection is None else self.projection.forward(x)

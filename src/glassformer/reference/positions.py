@@ -4,39 +4,80 @@ import math
 
 import numpy as np
 
+from glassformer.reference.config import Config
 from glassformer.reference.parameters import Array, Parameters
 
 
-def sinusoids(length: int, width: int, *, halves: bool = False) -> Array:
+def sinusoids(length: int, width: int, *, halves: bool = False, full_range: bool = False) -> Array:
     """Return sinusoidal positions (length, width): sin and cos of pos / 10000^(2i/width) in columns 2i and 2i+1.
 
-    `halves` puts all sines in the first half of the columns and all cosines in the second.
+    `halves` puts all sines in the first half of the columns and all cosines in the second. With `full_range` the
+    exponents reach 1: the last pair is sin and cos of pos / 10000.
     """
     table = np.zeros((length, width))
     n_sines = (width + 1) // 2
     for i in range(n_sines):
-        angle = np.arange(length) / 10000 ** (2 * i / width)
+        angle = np.arange(length) / 10000 ** (i / (n_sines - 1) if full_range else 2 * i / width)
         table[:, i if halves else 2 * i] = np.sin(angle)
         if 2 * i + 1 < width:
             table[:, n_sines + i if halves else 2 * i + 1] = np.cos(angle)
     return table
 
 
-def rotary_angles(positions: Array, head_size: int, theta: float) -> Array:
-    """Return the rotary angle of each feature pair at each position: (B, T) -> (B, 1, T, D/2)."""
-    rate = theta ** (-np.arange(0, head_size, 2) / head_size)
-    return positions[:, None, :, None] * rate
+def rotary_rates(config: Config) -> Array:
+    """Return the rotary angle per position of each feature pair, scaled as the config says: (R/2,).
 
-
-def turn(x: Array, angles: Array) -> Array:
-    """Rotate each pair (x[i], x[i + D/2]) of queries or keys (B, H, T, D) by its rotary angle.
-
-    The backward pass is the rotation by the negative angle.
+    R is the number of rotated features of a head. A pair that turns often over the length of the first training keeps
+    its rate with llama3 and yarn, and a pair that turns rarely has its rate divided by the whole factor.
     """
-    half = x.shape[-1] // 2
-    first, second = x[..., :half], x[..., half:]
-    cos, sin = np.cos(angles), np.sin(angles)
-    return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+    width, factor = config.rope_size, config.rope_factor
+    rates = config.rope_theta ** (-np.arange(0, width, 2) / width)
+    if config.rope_scaling == "linear":
+        return rates / factor
+    if config.rope_scaling == "longrope":
+        is_long = config.max_len is None or config.max_len > (config.rope_original_len or 1)
+        return rates / np.array(config.rope_long_divisors if is_long else config.rope_short_divisors)
+    if config.rope_scaling not in ("llama3", "yarn"):
+        return rates
+    length, low, high = config.rope_original_len or 1, config.rope_low_rotations, config.rope_high_rotations
+    if config.rope_scaling == "llama3":
+        turns = length * rates / (2 * math.pi)
+        kept = np.clip((turns - low) / (high - low), 0, 1)
+    else:
+        # The index of the pair that turns n times over the length solves length * theta^(-2i/width) = 2 pi n.
+        first, last = (width / 2 * math.log(length / (2 * math.pi * turns), config.rope_theta) for turns in (high, low))
+        begin, end = max(math.floor(first), 0), min(math.ceil(last), width - 1)
+        kept = 1 - np.clip((np.arange(width // 2) - begin) / (end - begin or 0.001), 0, 1)
+    return kept * rates + (1 - kept) * rates / factor
+
+
+def rotary_amplitude(config: Config) -> float:
+    """Return the factor on rotated queries and keys, 1 unless the scaling is yarn or longrope."""
+    if config.rope_scaling not in ("yarn", "longrope"):
+        return 1.0
+    if config.rope_attention_factor is not None:
+        return config.rope_attention_factor
+    growth = math.log(max(config.rope_factor, 1.0))
+    if config.rope_scaling == "yarn":
+        return 1 + 0.1 * growth
+    return math.sqrt(1 + growth / math.log(config.rope_original_len or 1)) if growth else 1.0
+
+
+def rotary_angles(positions: Array, rates: Array) -> Array:
+    """Return the rotary angle of each feature pair at each position: (B, T) -> (B, 1, T, R/2)."""
+    return positions[:, None, :, None] * rates
+
+
+def turn(x: Array, angles: Array, amplitude: float = 1.0) -> Array:
+    """Rotate each pair (x[i], x[i + R/2]) of queries or keys (B, H, T, D) by its angle and scale it by `amplitude`.
+
+    R is twice the number of angles; features from the R-th on stay as they are. The backward pass is the rotation by
+    the negative angle, with the same amplitude.
+    """
+    half = angles.shape[-1]
+    first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
+    cos, sin = amplitude * np.cos(angles), amplitude * np.sin(angles)
+    return np.concatenate([first * cos - second * sin, second * cos + first * sin, rest], axis=-1)
 
 
 def distance_ahead(positions: Array) -> Array:

@@ -69,20 +69,23 @@ class Masking(Task[PlainText, "MaskedBatch"]):
         from glassformer.models import EncoderModel
         from glassformer.pipelines.encoder_pipeline import Reader
         from glassformer.pipelines.mask_filler import MASK, MaskFiller
-        from glassformer.tasks.warm_start import load_checkpoint, load_reader, new_head_parameters
+        from glassformer.tasks.warm_start import grow_to, load_checkpoint, load_reader, new_head_parameters
 
         config = self.config
-        if config.start_from is None:
+        if config.base_model is None:
             size, how = config.model.vocab_size, config.tokenizer
             own = stored_tokenizer(run, lambda: Tokenizer.train(texts_of(train), size, how, more_special=[MASK]))
             shape = replace(config.model, vocab_size=own.vocab_size)
             return Initialized(MaskFiller(EncoderModel(shape), Reader.own(own), share=config.share))
-        body, reader = load_checkpoint(config.start_from, EncoderModel), load_reader(config.start_from)
+        body, reader = (
+            load_checkpoint(config.base_model, EncoderModel, flag=config.base_flag),
+            load_reader(config.base_model),
+        )
         if body.config.head == "language_model":
-            return Initialized(MaskFiller(body, reader, share=config.share))
+            return Initialized(MaskFiller(grow_to(body, config), reader, share=config.share))
         narrow = body.config.table_width != body.config.d_model
         model = body.under(body.config.with_head("language_model", tie="output", head_transform=narrow))
-        return Initialized(MaskFiller(model, reader, share=config.share), new_head_parameters(model))
+        return Initialized(MaskFiller(grow_to(model, config), reader, share=config.share), new_head_parameters(model))
 
     @override
     def prepare(self, run: "RunFolder") -> Prepared[PlainText, "MaskedBatch"]:

@@ -44,12 +44,12 @@ class Seq2SeqTask(Task[Example, "PairBatch"]):
         import torch
 
         from glassformer.models import EncoderDecoderModel
-        from glassformer.tasks.warm_start import load_seq2seq
+        from glassformer.tasks.warm_start import grow_to, load_seq2seq
 
         config, kind = self.config, self.pipeline_class()
-        if config.start_from is not None:
-            model, source, target = load_seq2seq(config.start_from)
-            return Initialized(kind(model, source, target, **self.settings()))
+        if config.base_model is not None:
+            model, source, target = load_seq2seq(config.base_model, config.base_flag)
+            return Initialized(kind(grow_to(model, config), source, target, **self.settings()))
         source, target = self._train_tokenizers(train, run)
         source_size = None if config.model.source_vocab_size is None else source.vocab_size
         shape = replace(config.model, vocab_size=target.vocab_size, source_vocab_size=source_size)

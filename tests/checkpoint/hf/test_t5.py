@@ -17,7 +17,7 @@ LM_HEAD = frozenset({"lm_head.weight"})
     ],
 )
 def test_the_output_is_tied_and_scaled_as_old_and_new_files_say(values, names, tie, is_scaled):
-    config = read_config(values, names)
+    config = read_config("t5", values, names)
     assert (config.tie, config.scale_output) == (tie, is_scaled)
 
 
@@ -25,9 +25,9 @@ def test_the_output_is_tied_and_scaled_as_old_and_new_files_say(values, names, t
     ("projection", "activation", "gated"), [("relu", "relu", False), ("gated-gelu", "gelu_tanh", True)]
 )
 def test_the_feed_forward_kind_gives_the_activation_and_the_gate(projection, activation, gated):
-    config = read_config({"feed_forward_proj": projection, "d_ff": 24, "num_layers": 1}, frozenset())
+    config = read_config("t5", {"feed_forward_proj": projection, "d_ff": 24, "num_layers": 1}, frozenset())
     assert (config.activation, config.gated) == (activation, gated)
-    assert read_config(write_config(config), frozenset()) == config
+    assert read_config("t5", write_config("t5", config), frozenset()) == config
     names = {rule.hf_name for rule in table(config)}
     prefix = "encoder.block.0.layer.1.DenseReluDense"
     assert {f"{prefix}.{'wi_0' if gated else 'wi'}.weight", f"{prefix}.wo.weight"} <= names

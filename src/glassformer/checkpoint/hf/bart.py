@@ -1,6 +1,6 @@
-"""HF's BART (learned positions), Marian (sinusoidal positions) and Pegasus (sinusoidal positions, pre-norm).
+"""HF's BART and mBART (learned positions); Marian, Pegasus and M2M100 with NLLB (sinusoidal positions).
 
-`kind` is the family's `model_type`: bart, marian or pegasus.
+mBART, Pegasus and M2M100 are pre-norm. `kind` is the family's `model_type`.
 """
 
 from __future__ import annotations
@@ -31,11 +31,18 @@ CLASSES = {
     "bart": ("BartModel", "BartForConditionalGeneration"),
     "marian": ("MarianModel", "MarianMTModel"),
     "pegasus": ("PegasusModel", "PegasusForConditionalGeneration"),
+    "mbart": ("MBartModel", "MBartForConditionalGeneration"),
+    "m2m_100": ("M2M100Model", "M2M100ForConditionalGeneration"),
 }
+PRE_NORM = ("pegasus", "mbart", "m2m_100")
 WITH_SINUSOIDS = ("marian", "pegasus")
 """Families with sinusoidal positions, in which all sines precede all cosines."""
 POSITIONS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
 SIDES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+IGNORED = {
+    "marian": r"^(model\.)?shared\.weight$",  # HF's untied Marian stores the shared table but does not use it
+    "m2m_100": r"embed_positions\.weights?$",  # old files hold the sinusoidal positions
+}
 LAYER = {
     "self_attn.q_proj": "self_attn.q_proj",
     "self_attn.k_proj": "self_attn.k_proj",
@@ -59,7 +66,8 @@ def read_config(kind: str, values: Mapping[str, Any], names: frozenset[str]) -> 
     `names` are the stored tensors. They determine `output_bias`, and `tie` where the config leaves it open (`_tie`).
     """
     for key in ("normalize_before", "add_final_layer_norm"):
-        require(values, key, False)
+        # Old files of pre-norm families hold these keys, too, which HF does not read.
+        require(values, key, False, kind in PRE_NORM)
     sizes = {}
     for what in ("attention_heads", "ffn_dim"):
         sides = {read_int(values, f"{side}_{what}") for side in ("encoder", "decoder")}
@@ -75,7 +83,7 @@ def read_config(kind: str, values: Mapping[str, Any], names: frozenset[str]) -> 
     target_vocab = vocab_size if is_shared else read_int(values, "decoder_vocab_size", default=vocab_size)
     dropout = read_float(values, "dropout", default=0.1)
     config = replace(
-        preset("marian" if kind in WITH_SINUSOIDS else "bart-base"),
+        preset("bart-base" if kind in ("bart", "mbart") else "nllb" if kind == "m2m_100" else "marian"),
         vocab_size=target_vocab,
         source_vocab_size=None if target_vocab == vocab_size else vocab_size,
         d_model=width,
@@ -84,16 +92,18 @@ def read_config(kind: str, values: Mapping[str, Any], names: frozenset[str]) -> 
         n_encoder_layers=read_int(values, "encoder_layers"),
         n_decoder_layers=read_int(values, "decoder_layers"),
         max_len=read_int(values, "max_position_embeddings", default=1024),
-        activation=read_activation(values, "activation_function", default="gelu"),
-        scale_embeddings=read_bool(values, "scale_embedding", default=False),
+        activation=read_activation(values, "activation_function", default="relu" if kind == "m2m_100" else "gelu"),
+        scale_embeddings=read_bool(values, "scale_embedding", default=kind == "m2m_100"),
         tie=_tie(is_shared, is_tied, names),
         output_bias="final_logits_bias" in names,
-        norm_placement="pre" if kind == "pegasus" else "post",
+        norm_placement="pre" if kind in PRE_NORM else "post",
         dropout=dropout,
         embedding_dropout=dropout,
-        attention_dropout=read_float(values, "attention_dropout", default=0.0),
+        attention_dropout=read_float(values, "attention_dropout", default=0.1 if kind == "m2m_100" else 0.0),
         activation_dropout=read_float(values, "activation_dropout", default=0.0),
     )
+    if kind == "m2m_100":  # HF numbers positions from the padding token on
+        config = replace(config, position_offset=read_int(values, "pad_token_id", default=1) + 1)
     with_lm_head = has_lm_head(values, *CLASSES[kind])
     return config if with_lm_head else config.with_head("none", output_bias=True)
 
@@ -133,6 +143,8 @@ def write_config(kind: str, config: ModelConfig) -> dict[str, Any]:
         "tie_word_embeddings": config.ties_output,
         "is_encoder_decoder": True,
     }
+    if kind == "m2m_100":
+        values["pad_token_id"] = config.position_offset - 1
     if kind == "marian":
         values |= {
             "decoder_vocab_size": config.vocab_size,
@@ -148,7 +160,7 @@ def table(kind: str, config: ModelConfig) -> list[NameRule]:
     """Return the rules that map the family's tensor names to our parameter names."""
     shared = "model.shared" if config.ties_embeddings else "model.encoder.embed_tokens"
     parts = {"source_embeddings.tokens": shared, "target_embeddings.tokens": "model.decoder.embed_tokens"}
-    if kind == "pegasus":
+    if kind in PRE_NORM:
         parts |= {f"{stack}.norm": f"model.{stack}.layer_norm" for stack in ("encoder", "decoder")}
     for ours, theirs in (("source", "encoder"), ("target", "decoder")):
         parts[f"{ours}_embeddings.positions"] = f"model.{theirs}.embed_positions"
@@ -197,8 +209,7 @@ def _family(kind: str) -> Family:
         computed=dict.fromkeys(POSITIONS, _sinusoids) if kind in WITH_SINUSOIDS else {},
         stores_computed=kind == "pegasus",
         rewrites=[SINES_FIRST] if kind in WITH_SINUSOIDS else [],
-        # HF's untied Marian stores the shared table but does not use it.
-        ignored=r"^(model\.)?shared\.weight$" if kind == "marian" else r"(?!)",
+        ignored=IGNORED.get(kind, r"(?!)"),
     )
 
 

@@ -112,7 +112,8 @@ def _add_position_table(config: ModelConfig, parameters: Parameters) -> dict[str
     from glassformer.nn import sinusoids
 
     tokens = parameters["embeddings.tokens.weight"]
-    table = sinusoids(config.max_len or 0, config.table_width, halves=config.sinusoid_halves)
+    length, form = config.max_len or 0, {"halves": config.sinusoid_halves, "full_range": config.sinusoid_full_range}
+    table = sinusoids(length + config.position_offset, config.table_width, **form)
     return {**parameters, "embeddings.positions.weight": table.to(tokens.dtype).to(tokens.device)}
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from glassformer.checkpoint.hf.equivalent_forms import FOLD_EMBEDDING_SCALE
 from glassformer.checkpoint.hf.name_tables import Family, NameRule, layer_rules, module_rules
+from glassformer.checkpoint.hf.rotary_values import read_rotary, write_rotary
 from glassformer.checkpoint.hf.values import (
     MAX_INT,
     TO_HF_ACTIVATION,
@@ -19,7 +20,6 @@ from glassformer.checkpoint.hf.values import (
     read_float,
     read_int,
     read_n_heads,
-    read_rope_theta,
     read_value,
     require,
     shown,
@@ -50,10 +50,9 @@ def read_config(values: Mapping[str, Any], names: frozenset[str]) -> ModelConfig
         n_heads=n_heads,
         n_kv_heads=read_int(values, "num_key_value_heads", default=kv_heads),
         head_dim=None if head_dim is None or head_dim * n_heads == width else head_dim,
-        max_len=read_int(values, "max_position_embeddings", default=2048),
         activation=read_activation(values, "hidden_act", default="silu"),
         norm_eps=read_float(values, "rms_norm_eps", default=1e-6),
-        rope_theta=read_rope_theta(values),
+        **read_rotary(values, width // n_heads if head_dim is None else head_dim),
         sliding_window=_window(values),
         qkv_bias=True if kind == "qwen2" else attention_bias,
         out_bias=False if kind == "qwen2" else attention_bias,
@@ -107,11 +106,9 @@ def write_config(kind: str, config: ModelConfig) -> dict[str, Any]:
         "num_attention_heads": config.n_heads,
         "num_key_value_heads": config.kv_heads,
         "head_dim": config.head_size,
-        "max_position_embeddings": config.max_len,
         "hidden_act": TO_HF_ACTIVATION[config.activation],
         "rms_norm_eps": config.norm_eps,
-        "rope_theta": config.rope_theta,
-        "rope_parameters": {"rope_type": "default", "rope_theta": config.rope_theta},
+        **write_rotary(config),
         "attention_dropout": config.attention_dropout,
         "tie_word_embeddings": config.ties_output,
     }

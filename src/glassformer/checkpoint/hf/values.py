@@ -117,29 +117,6 @@ def read_activation(values: Mapping[str, Any], *keys: str, default: str) -> Acti
     return read_choice(values, *keys, default=default, known=FROM_HF_ACTIVATION)
 
 
-def read_rope_theta(values: Mapping[str, Any], *, default: float = 10000.0) -> float:
-    """Return the RoPE base from `rope_parameters` or the older key `rope_theta`.
-
-    Raises UnsupportedModelError for scaled RoPE, for partial RoPE, and if each type of layer has its own parameters.
-    """
-    parameters = read_value(values, "rope_parameters", default={})
-    scaling = read_value(values, "rope_scaling", default={})
-    for name, found in (("rope_parameters", parameters), ("rope_scaling", scaling)):
-        if not isinstance(found, Mapping):
-            raise ValueError(f"config.json has {name}={shown(found)}: expected a table")
-        if any(isinstance(item, Mapping) for item in found.values()):
-            raise UnsupportedModelError(f"config.json has {name} per layer type, not supported: expected one")
-        kind = found.get("rope_type", found.get("type", "default"))
-        if kind != "default":
-            raise UnsupportedModelError(
-                f"config.json has {name} of type {shown(kind)}, not supported: expected 'default'"
-            )
-        if found.get("partial_rotary_factor", 1.0) != 1.0:
-            raise UnsupportedModelError(f"partial_rotary_factor in {name} is not supported: expected 1.0")
-    require(values, "partial_rotary_factor", 1.0)
-    return read_float({**values, **parameters, **scaling}, "rope_theta", default=default)
-
-
 def read_architecture(values: Mapping[str, Any]) -> str:
     """Return the first name in `architectures`, the HF class that saved the model, or "" if there is none."""
     names = read_value(values, "architectures", default=[])

@@ -1,0 +1,144 @@
+"""Checks of a model config: values of different fields that contradict each other."""
+
+import math
+from typing import Any
+
+from glassformer.base.checks import check_divides, shown
+
+ModelConfig = Any
+"""The config class, which imports this module."""
+
+
+def check_config(config: ModelConfig) -> None:
+    """Raise ValueError if values of the config contradict each other. Each value fits the type of its field already."""
+    _check_sizes(config)
+    _check_combinations(config)
+    _check_rotary(config)
+    _check_head(config)
+
+
+def _check_sizes(config: ModelConfig) -> None:
+    if config.head_size < 1:
+        raise ValueError(f"n_heads={config.n_heads} with d_model={config.d_model}: expected n_heads of at most d_model")
+    if not math.isfinite(config.scale):
+        raise ValueError(f"attention_scale={config.attention_scale}: expected a finite number")
+
+
+def _check_combinations(config: ModelConfig) -> None:
+    if not config.n_encoder_layers and not config.n_decoder_layers:
+        raise ValueError("n_encoder_layers=0 and n_decoder_layers=0: expected at least one layer")
+    if config.head_dim is None:
+        check_divides("n_heads", config.n_heads, "d_model", config.d_model)
+    check_divides("n_kv_heads", config.kv_heads, "n_heads", config.n_heads)
+    if config.positions in ("sinusoidal", "learned") and config.max_len is None:
+        raise ValueError(f"max_len=None with positions={config.positions!r}: expected the length of the position table")
+    if config.position_offset and config.positions not in ("learned", "sinusoidal"):
+        raise ValueError(
+            f"position_offset={config.position_offset} with positions={config.positions!r}: expected 0, or positions "
+            "'learned' or 'sinusoidal'"
+        )
+    if config.sinusoid_full_range and (config.table_width % 2 or config.table_width < 4):
+        raise ValueError(f"sinusoid_full_range=True with a width of {config.table_width}: expected an even one above 2")
+    if config.positions == "relative":
+        least = 4 if config.n_encoder_layers else 2
+        if config.relative_buckets < least or config.relative_max_distance <= config.relative_buckets // 2:
+            raise ValueError(
+                f"relative_buckets={config.relative_buckets}, relative_max_distance={config.relative_max_distance}: "
+                f"expected at least {least} buckets and a distance above half their number"
+            )
+    if config.positions == "disentangled":
+        _check_disentangled(config)
+    if config.token_types and config.kind == "encoder_decoder":
+        raise ValueError(
+            f"token_types={config.token_types} for kind 'encoder_decoder', which does not support them: expected 0"
+        )
+    if config.source_vocab_size is not None and config.kind != "encoder_decoder":
+        raise ValueError(f"source_vocab_size={config.source_vocab_size} for kind {config.kind!r}: expected None")
+    if config.ties_embeddings and config.kind != "encoder_decoder":
+        raise ValueError(
+            f"tie={config.tie!r} for kind {config.kind!r}, which has one embedding table: expected 'output' or 'none'"
+        )
+    if config.ties_embeddings and config.source_vocab != config.vocab_size:
+        raise ValueError(
+            f"tie={config.tie!r} with source_vocab_size={config.source_vocab} and vocab_size={config.vocab_size}: "
+            "expected equal sizes"
+        )
+    if config.scale_by_depth and config.share_layers:
+        raise ValueError("scale_by_depth=True with share_layers=True, whose layers are one: expected one of them")
+
+
+def _check_disentangled(config: ModelConfig) -> None:
+    for name, is_fine, expected in (
+        ("n_decoder_layers", config.kind == "encoder", "0, an encoder"),
+        ("n_kv_heads", config.kv_heads == config.n_heads, "as many as n_heads"),
+        ("qk_norm", not config.qk_norm, "False"),
+        ("scale_by_depth", not config.scale_by_depth, "False"),
+        ("relative_buckets", config.relative_buckets >= 4, "4 or more"),
+        (
+            "relative_max_distance",
+            config.relative_max_distance > config.relative_buckets // 2 + 1,
+            "more than half of relative_buckets",
+        ),
+    ):
+        if not is_fine:
+            raise ValueError(f"{name}={getattr(config, name)} with positions='disentangled': expected {expected}")
+
+
+def _check_rotary(config: ModelConfig) -> None:
+    kind = config.rope_scaling
+    if config.positions != "rotary":
+        if kind != "none" or config.rope_width is not None:
+            name = "rope_width" if kind == "none" else "rope_scaling"
+            raise ValueError(
+                f"{name}={getattr(config, name)!r} with positions={config.positions!r}: expected positions='rotary'"
+            )
+        return
+    if config.rope_width is None and config.head_size % 2:
+        raise ValueError(f"positions='rotary' with heads {config.head_size} wide: expected an even head size")
+    if config.rope_width is not None and (config.rope_width % 2 or config.rope_width > config.head_size):
+        raise ValueError(f"rope_width={config.rope_width}: expected an even number of at most {config.head_size}")
+    if kind in ("llama3", "yarn", "longrope") and (config.rope_original_len or 0) < 2:
+        raise ValueError(f"rope_original_len={config.rope_original_len} with rope_scaling={kind!r}: expected 2 or more")
+    if kind == "llama3" and config.rope_high_rotations <= config.rope_low_rotations:
+        raise ValueError(
+            f"rope_high_rotations={config.rope_high_rotations}: expected more than rope_low_rotations, "
+            f"{config.rope_low_rotations}"
+        )
+    if kind == "yarn" and config.rope_theta <= 1:
+        raise ValueError(f"rope_theta={config.rope_theta} with rope_scaling='yarn': expected more than 1")
+    for name in ("rope_short_divisors", "rope_long_divisors"):
+        divisors = getattr(config, name)
+        if (divisors is not None) != (kind == "longrope"):
+            raise ValueError(
+                f"{name}={shown(divisors)} with rope_scaling={kind!r}: expected divisors with 'longrope' only"
+            )
+        if divisors is not None and (len(divisors) != config.rope_size // 2 or min(divisors) <= 0):
+            raise ValueError(f"{name}={shown(divisors)}: expected {config.rope_size // 2} numbers above 0")
+
+
+def _check_head(config: ModelConfig) -> None:
+    if config.head in ("sequence_class", "token_class") and config.n_labels is None:
+        raise ValueError(f"n_labels=None with head={config.head!r}: expected the number of classes")
+    if config.ties_output and config.head != "language_model":
+        raise ValueError(
+            f"tie={config.tie!r} with head={config.head!r}, which has no output projection: expected tie='none'"
+            + (" or 'embeddings'" if config.kind == "encoder_decoder" else "")
+        )
+    if config.n_labels is not None and config.head not in ("sequence_class", "token_class"):
+        raise ValueError(f"n_labels={config.n_labels} with head={config.head!r}, which has no classes: expected None")
+    if config.head_transform and config.head in ("none", "token_class", "span"):
+        raise ValueError(f"head_transform=True with head={config.head!r}, which does not support it: expected False")
+    with_transform = config.head_transform and config.head in ("language_model", "sequence_class")
+    if config.head_activation is not None and not with_transform:
+        raise ValueError(
+            f"head_activation={config.head_activation!r} with head={config.head!r} and head_transform="
+            f"{config.head_transform}: expected None, or a language-model head or a sequence-class head with "
+            "head_transform=True"
+        )
+    if config.pooling is not None and config.head not in ("sequence_class", "embedding"):
+        raise ValueError(f"pooling={config.pooling!r} with head={config.head!r}, which does not pool: expected None")
+    if config.table_width != config.d_model and config.ties_output and not config.head_transform:
+        raise ValueError(
+            f"embedding_width={config.embedding_width} tied to the output without head_transform: expected "
+            "head_transform=True, which projects back to that width"
+        )
