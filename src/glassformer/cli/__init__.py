@@ -23,6 +23,7 @@ FUNCTIONS = {
     "demo": ("demo", "demos"),
     "train": ("train", "train"),
     "run": ("run", "run"),
+    "chat": ("chat", "chat"),
     "serve": ("serve", "serve"),
     "eval": ("evaluate", "evaluate"),
     "rate": ("rate", "rate"),

@@ -70,6 +70,7 @@ def completion_words() -> dict[str, list[str]]:
     """
     from glassformer.base.dataclass_flags import options_of
     from glassformer.cli.bench import bench
+    from glassformer.cli.chat import chat
     from glassformer.cli.convert import convert
     from glassformer.cli.demo import DEFAULT_TASK, demo_function
     from glassformer.cli.evaluate import eval_options
@@ -84,6 +85,7 @@ def completion_words() -> dict[str, list[str]]:
     found = {"": [*VERBS, "help", "--help", "--version"], "help": list(VERBS), "completion": [*get_args(Shell)]}
     for verb, function in (
         ("run", run),
+        ("chat", chat),
         ("serve", serve),
         ("rate", rate),
         ("info", info),
