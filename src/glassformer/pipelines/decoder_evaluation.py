@@ -17,7 +17,7 @@ USUAL_CONTEXT = 1024
 
 
 def window_of(generator: Generator, context: int | None, stride: int | None) -> tuple[int, int]:
-    """Return the context and the stride of the sliding windows, with the defaults for what is None.
+    """Return the context and the stride of the sliding windows, with a default for each that is None.
 
     Raises ValueError if the context exceeds the model's limit, or the stride the context.
     """
@@ -95,7 +95,7 @@ def _start(generator: Generator) -> list[int]:
 def _join(generator: Generator, question: str, choice: str) -> tuple[list[int], int]:
     """Return the token ids of the question and a choice as one text, and how many of them belong to the choice.
 
-    A space is put between the two, unless the question ends or the choice begins with white space. A token at the
+    A space is put between the two, unless there is white space already. A token at the
     border that holds parts of both counts to the choice.
     """
     between = "" if not question or question[-1].isspace() or choice[0].isspace() else " "
