@@ -4,7 +4,8 @@
     python benchmarks/train_memory.py --device cuda --largest --length 1024 --rows 1
 
 Each shape is trained for a few updates in a process of its own, without and with gradient checkpointing. A line has the
-estimate that `glassformer train` prints, the measured peak, their ratio and the seconds of an update. With `--largest`
+estimate that `glassformer train` prints, the measured peak, their ratio and the seconds of an update, on a CPU
+also those of the processor, which other programs do not change. With `--largest`
 the shapes of LADDER are tried, with gradient checkpointing, until one does not fit into the memory.
 """
 
@@ -13,6 +14,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -96,8 +98,10 @@ def measure(shape: dict[str, Any], device: str, precision: str, checkpointing: b
         )
         estimate = estimate_run(trainer, lambda batch: training_flops(config, batch=rows, target_length=length))
         watch = MemoryWatch(trainer)
+        began = time.process_time()
         for _ in range(UPDATES):
             trainer._update()
+        processor_seconds = (time.process_time() - began) / UPDATES
         measured = watch.peak_bytes()
     return {
         "parameters": estimate.parameters,
@@ -106,6 +110,7 @@ def measure(shape: dict[str, Any], device: str, precision: str, checkpointing: b
         "measured": measured,
         "ratio": None if measured is None else round(estimate.peak_bytes / measured, 3),
         "seconds": round(trainer.state.seconds / UPDATES, 3),
+        "processor_seconds": round(processor_seconds, 3),
     }
 
 

@@ -1,11 +1,16 @@
 """Small HF models with random configs, built offline. Each family draws its own settings."""
 
 import random
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import transformers
+
+with warnings.catch_warnings():  # HF's DeBERTa uses torch.jit, which is deprecated
+    warnings.simplefilter("ignore")
+    import transformers.models.deberta_v2.modeling_deberta_v2
 
 VOCAB = 37
 
@@ -158,6 +163,22 @@ ENCODERS: dict[str, tuple[Draw, list[str]]] = {
         ["Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification"],
     ),
     "roberta": (lambda r: _bert(r, "Roberta"), ["ForMaskedLM", "ForSequenceClassification", "ForQuestionAnswering"]),
+    "xlm-roberta": (lambda r: _bert(r, "XLMRoberta"), ["ForMaskedLM", "ForSequenceClassification"]),
+    "camembert": (lambda r: _bert(r, "Camembert"), ["ForMaskedLM", "ForTokenClassification"]),
+    "deberta-v2": (
+        lambda r: _bert(
+            r,
+            "DebertaV2",
+            relative_attention=True,
+            pos_att_type="p2c|c2p",
+            share_att_key=True,
+            position_biased_input=False,
+            norm_rel_ebd="layer_norm",
+            position_buckets=r.choice([4, 8]),
+            type_vocab_size=0,
+        ),
+        ["Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"],
+    ),
     "distilbert": (_distilbert, ["Model", "ForMaskedLM", "ForTokenClassification", "ForQuestionAnswering"]),
     "albert": (
         lambda r: _bert(r, "Albert", embedding_size=r.choice([5, 7])),

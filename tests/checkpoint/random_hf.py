@@ -4,14 +4,20 @@ Most draws are models that must load. About one in five has an odd setting: one 
 """
 
 import random
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import transformers
 
+with warnings.catch_warnings():  # HF's DeBERTa uses torch.jit, which is deprecated
+    warnings.simplefilter("ignore")
+    import transformers.models.deberta_v2.modeling_deberta_v2
+
 PAD = 1
 ACTIVATIONS = ["gelu", "relu", "silu", "gelu_new", "swish", "gelu_pytorch_tanh", "gelu_fast"]
+ROBERTAS = ("Roberta", "XLMRoberta", "Camembert")
 Odd = list[tuple[dict[str, Any], str]]
 """Settings that are refused, each with a pattern of the error."""
 
@@ -69,7 +75,7 @@ def _encoder(choose: random.Random, prefix: str) -> tuple[str, dict[str, Any], l
         "layer_norm_eps": choose.choice([1e-12, 1e-5, 1e-2]),
         "tie_word_embeddings": choose.random() < 0.5,
         "num_labels": choose.choice([1, 2, 5]),
-        "pad_token_id": choose.choice([0, PAD, 3]) if prefix == "Roberta" else PAD,
+        "pad_token_id": choose.choice([0, PAD, 3]) if prefix in ROBERTAS else PAD,
     }
     if prefix in ("Albert", "Electra"):
         settings["embedding_size"] = choose.choice([5, 7, width])
@@ -91,6 +97,33 @@ def _encoder(choose: random.Random, prefix: str) -> tuple[str, dict[str, Any], l
     if prefix == "Electra":
         heads.remove("ForSequenceClassification")
         odd.append(({"head": "ForSequenceClassification"}, "ForSequenceClassification"))
+    return prefix, settings, heads, odd
+
+
+def _deberta(choose: random.Random) -> tuple[str, dict[str, Any], list[str], Odd]:
+    prefix, settings, heads, odd = _encoder(choose, "DebertaV2")
+    settings |= {
+        "type_vocab_size": choose.choice([0, 2]),
+        "relative_attention": True,
+        "pos_att_type": choose.choice(["p2c|c2p", ["c2p", "p2c"]]),
+        "share_att_key": True,
+        "position_biased_input": False,
+        "norm_rel_ebd": "layer_norm",
+        "position_buckets": choose.choice([4, 5, 8]),
+        "max_relative_positions": choose.choice([-1, 9]),
+        "pooler_hidden_act": choose.choice(["gelu", "relu"]),
+        "pooler_hidden_size": settings["hidden_size"],
+    }
+    odd = [
+        ({"hidden_act": "quick_gelu", "head": "Model"}, "hidden_act='quick_gelu'"),
+        ({"head": "ForMultipleChoice"}, "ForMultipleChoice"),
+        ({"pos_att_type": ["c2p"]}, "pos_att_type=.'c2p'., which is not supported"),
+        ({"share_att_key": False}, "share_att_key=False"),
+        ({"position_biased_input": True}, "position_biased_input=True"),
+        ({"norm_rel_ebd": "none"}, "norm_rel_ebd='none'"),
+        ({"conv_kernel_size": 3, "conv_act": "gelu"}, "conv_kernel_size=3"),
+        ({"legacy": False, "head": "ForMaskedLM"}, "legacy=False"),
+    ]
     return prefix, settings, heads, odd
 
 
@@ -287,6 +320,9 @@ def _bart(choose: random.Random, prefix: str) -> tuple[str, dict[str, Any], list
 DRAWS = {
     "bert": lambda choose: _encoder(choose, "Bert"),
     "roberta": lambda choose: _encoder(choose, "Roberta"),
+    "xlm-roberta": lambda choose: _encoder(choose, "XLMRoberta"),
+    "camembert": lambda choose: _encoder(choose, "Camembert"),
+    "deberta-v2": _deberta,
     "distilbert": _distilbert,
     "albert": lambda choose: _encoder(choose, "Albert"),
     "electra": lambda choose: _encoder(choose, "Electra"),

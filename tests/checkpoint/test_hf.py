@@ -23,6 +23,7 @@ from recording import assert_same, written_by_hf
 
 SEEDS = range(6)
 CLASS = {"bert": "Bert", "roberta": "Roberta", "distilbert": "DistilBert", "albert": "Albert", "electra": "Electra"}
+CLASS |= {"xlm-roberta": "XLMRoberta", "camembert": "Camembert", "deberta-v2": "DebertaV2"}
 ENCODERS = [(family, head) for family, (_, heads) in hf_models.ENCODERS.items() for head in heads]
 
 
@@ -242,13 +243,13 @@ def test_export_returns_the_imported_tensors(family, seed, tmp_path):
     "name",
     [
         *("gpt2", "llama", "t5-small", "t5-v1.1-small", "bart-base", "marian", "bert-base"),
-        *("mbart-large", "nllb", "umt5-small"),
+        *("mbart-large", "nllb", "umt5-small", "deberta-v3-base"),
     ],
 )
 def test_every_preset_finds_its_family(name):
     model = build_model(preset(f"tiny-{name}"))
     values, tensors = export_model(model)
-    assert values["model_type"] == {"nllb": "m2m_100"}.get(name, name.split("-")[0])
+    assert values["model_type"] == {"nllb": "m2m_100", "deberta-v3-base": "deberta-v2"}.get(name, name.split("-")[0])
     again = import_model(values, InMemory(tensors))
     for one, two in zip(model.parameters(), again.parameters(), strict=True):
         assert torch.equal(one, two)

@@ -58,6 +58,14 @@ def test_the_presence_penalty_ignores_the_prompt():
     assert found[0, 5] == found[0, 6] == 0.0
 
 
+def test_the_frequency_penalty_counts_each_time_that_a_token_was_written():
+    tokens = torch.tensor([[5, 6, 7, 7, 6]])
+    found = apply_rules(torch.zeros(1, V), tokens, [GenerationConfig(frequency_penalty=0.5)], n_written=3)
+    assert found[0, 7] == -1.0
+    assert found[0, 6] == -0.5
+    assert found[0, 5] == 0.0
+
+
 def test_a_prefix_allows_only_its_next_token():
     scores, tokens = random_case(6, rows=1)
     request = GenerationConfig(prefix=(7, 8, 9))

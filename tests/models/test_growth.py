@@ -5,18 +5,9 @@ import torch
 
 from glassformer.models import ModelConfig, build_model, preset
 from glassformer.models.growth import check_growth, grow_model
+from glassformer.models.presets import FULL_SIZE
 
-FAMILIES = (
-    "transformer-base",
-    "bert-base",
-    "albert-base",
-    "gpt2",
-    "llama",
-    "t5-small",
-    "t5-v1.1-small",
-    "bart-base",
-    "marian",
-)
+FAMILIES = tuple(FULL_SIZE)
 DECODER = {"vocab_size": 20, "n_decoder_layers": 2, "d_model": 8, "n_heads": 2, "d_ff": 12, "max_len": 16}
 DECODER |= {"norm_placement": "pre", "positions": "rotary", "head": "language_model", "dropout": 0.0}
 ENCODER = {**DECODER, "n_decoder_layers": 0, "n_encoder_layers": 2, "positions": "learned"}
@@ -118,6 +109,10 @@ OPTIONS = {
     "no biases": {"qkv_bias": False, "out_bias": False},
     "learned positions": {"positions": "learned", "position_offset": 2, "embedding_norm": True},
     "relative positions": {"positions": "relative"},
+    "relative positions of each layer": {"positions": "relative", "share_relative_bias": False},
+    "scores divided by the layer's number": {"scale_by_depth": True},
+    "partly rotary": {"rope_width": 2, "head_dim": 4},
+    "scaled rotary": {"rope_scaling": "linear", "rope_factor": 2.0},
     "no positions": {"positions": "none"},
     "alibi": {"positions": "alibi"},
     "token types": {"token_types": 2},
@@ -164,6 +159,15 @@ def test_heads_with_linear_biases_keep_their_slopes(before, after):
     assert_same(config, n_heads=after)
 
 
+def test_partly_rotary_heads_may_become_larger():
+    assert_same(ModelConfig(**{**DECODER, "rope_width": 2}), head_dim=7)
+
+
+def test_layers_with_their_own_relative_bias_grow():
+    config = ModelConfig(**{**DECODER, "positions": "relative", "share_relative_bias": False})
+    assert_same(config, n_decoder_layers=5, n_heads=4, head_dim=4)
+
+
 def test_new_layers_are_spread_and_start_as_the_identity():
     large = assert_same(ModelConfig(**DECODER), n_decoder_layers=5)
     is_zero = [not bool(layer.ffn.down_proj.weight.any()) for layer in large.decoder.layers]
@@ -191,6 +195,8 @@ def test_the_copies_of_a_wider_model_learn_different_things():
         ({}, {"n_heads": 4}, "head_dim=2: expected at least 4"),
         ({}, {"head_dim": 6}, "head_dim=6 with positions='rotary': expected a multiple of 4"),
         ({"qk_norm": True}, {"d_model": 16}, r"head_dim=8 with qk_norm=True: .* n_heads=4 for d_model=16"),
+        ({"scale_by_depth": True}, {"n_decoder_layers": 3}, "n_decoder_layers=3 with scale_by_depth=True"),
+        ({"rope_scaling": "linear", "rope_factor": 2.0}, {"head_dim": 8}, "head_dim=8 with rope_scaling='linear'"),
         ({"share_layers": True}, {"n_decoder_layers": 3}, "n_decoder_layers=3 with share_layers=True"),
         ({"tie": "output", "final_norm": False}, {"d_model": 16}, "with tie='output' and final_norm=False"),
         (

@@ -20,6 +20,7 @@ LLAMA3 = ROTARY | {"rope_scaling": "llama3", "rope_factor": 4.0, "rope_original_
 YARN = LLAMA3 | {"rope_scaling": "yarn"}
 LONG = ROTARY | {"rope_scaling": "longrope", "rope_factor": 2.0, "rope_original_len": 8}
 LONG |= {"rope_short_divisors": (1.0, 1.5, 2.0, 3.0), "rope_long_divisors": (2.0, 1.0, 4.0, 5.0)}
+DISENTANGLED = RELATIVE | {"positions": "disentangled", "kinds": ["encoder"]}
 CLASSES = {"head": "sequence_class", "n_labels": 3}
 NARROW = {"embedding_width": 6}
 ONE_VOCABULARY = {"source_vocab_size": None}
@@ -55,7 +56,7 @@ OPTIONS: dict[str, list[dict]] = {
     "norm_eps": [{"norm_eps": 0.1, "norm": name} for name in ("layer", "rms", "mean_std")],
     "final_norm": [{"final_norm": True, "norm_placement": "post"}, {"final_norm": False, "norm_placement": "pre"}],
     "positions": [{"positions": name} for name in ("sinusoidal", "learned", "alibi", "none")]
-    + [RELATIVE, {"positions": "rotary", "head_dim": 4}, {"positions": "alibi", "n_heads": 6}],
+    + [DISENTANGLED, RELATIVE, {"positions": "rotary", "head_dim": 4}, {"positions": "alibi", "n_heads": 6}],
     "sinusoid_halves": [{"sinusoid_halves": True}, {"sinusoid_halves": True, "d_model": 15, "n_heads": 3}],
     "sinusoid_full_range": [
         {"sinusoid_full_range": True, "sinusoid_halves": True},
@@ -72,8 +73,12 @@ OPTIONS: dict[str, list[dict]] = {
     "rope_attention_factor": [one | {"rope_attention_factor": 0.7} for one in (YARN, LONG)],
     "rope_short_divisors": [LONG | {"max_len": 8, "rope_short_divisors": (1.0, 7.0, 2.0, 9.0)}],
     "rope_long_divisors": [LONG | {"rope_long_divisors": (1.0, 7.0, 2.0, 9.0)}],
-    "relative_buckets": [RELATIVE | {"relative_buckets": 4}],
-    "relative_max_distance": [RELATIVE | {"relative_max_distance": 6}],
+    "relative_buckets": [RELATIVE | {"relative_buckets": 4}, DISENTANGLED | {"relative_buckets": 4}],
+    "relative_max_distance": [
+        RELATIVE | {"relative_max_distance": 6},
+        DISENTANGLED | {"relative_max_distance": 6},
+        DISENTANGLED | {"relative_max_distance": 7, "relative_buckets": 6, "norm": "rms", "attention_scale": 0.5},
+    ],
     "share_relative_bias": [
         RELATIVE | {"share_relative_bias": False},
         RELATIVE | {"share_relative_bias": False, "share_layers": True},

@@ -7,7 +7,7 @@ import torch
 
 from glassformer.decoding import GenerationConfig, generate
 from glassformer.kernels.cpp_library import KernelBuildError
-from glassformer.models import ModelConfig, build_model
+from glassformer.models import ModelConfig, build_model, preset
 from glassformer.runtime.packed_model import PaddedLinear, has_fused_storage, pack, packed_twin, share_fused_storage
 from glassformer.runtime.quantized_model import quantize
 from recording import assert_same
@@ -20,6 +20,9 @@ CONFIGS = {
     "grouped, rotary, normed": replace(SMALL, n_kv_heads=2, positions="rotary", qk_norm=True, qkv_bias=False),
     "tied, gated": replace(SMALL, tie="output", output_bias=False, gated=True, activation="silu"),
     "with a source": replace(SMALL, n_encoder_layers=2, tie="all", output_bias=False),
+    "umt5": preset("tiny-umt5-small"),
+    "nllb": preset("tiny-nllb"),
+    "yarn": preset("tiny-llama", head_dim=8, rope_width=4, rope_scaling="yarn", rope_factor=2.0, rope_original_len=16),
 }
 
 
@@ -51,6 +54,12 @@ def test_a_packed_model_gives_the_same_logits(config):
     tokens = torch.randint(3, 23, (3, 9))
     inputs = (tokens, tokens.flip(1)) if config.n_encoder_layers else (tokens,)
     torch.testing.assert_close(pack(model)(*inputs), model(*inputs), atol=1e-12, rtol=1e-12)
+
+
+def test_a_packed_deberta_gives_the_same_logits():
+    model, tokens = make(preset("tiny-deberta-v3-base")), torch.randint(40, (2, 9))
+    with torch.no_grad():
+        torch.testing.assert_close(pack(model)(tokens), model(tokens))
 
 
 def test_a_packed_model_can_be_quantized():

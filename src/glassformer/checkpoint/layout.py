@@ -68,4 +68,6 @@ def _sizes(config: ModelConfig) -> dict[str, int]:
         sizes["max_len"] = (config.max_len or 0) + config.position_offset
     if config.positions == "relative":
         sizes["relative_buckets"] = config.relative_buckets
+    if config.positions == "disentangled":
+        sizes["2 * relative_buckets"] = 2 * config.relative_buckets
     return sizes

@@ -40,6 +40,7 @@ ROTARY_SCALING_FIELDS = tuple(dict.fromkeys(name for names in ROTARY_SCALING.val
 POSITION_FIELDS = {
     "rotary": ("rope_theta", "rope_width", "rope_scaling", *ROTARY_SCALING_FIELDS),
     "relative": ("relative_buckets", "relative_max_distance", "share_relative_bias"),
+    "disentangled": ("relative_buckets", "relative_max_distance"),
     "sinusoidal": ("sinusoid_halves", "sinusoid_full_range"),
 }
 """By kind of position encoding: the fields that have an effect only with that kind."""
@@ -92,7 +93,7 @@ def effective_settings(config: ModelConfig) -> dict[str, Any]:
     """
     no_effect = {
         *TRAINING_FIELDS,
-        *(key for kind, keys in POSITION_FIELDS.items() if kind != config.positions for key in keys),
+        *({key for keys in POSITION_FIELDS.values() for key in keys} - {*POSITION_FIELDS.get(config.positions, ())}),
     }
     no_effect |= {*ROTARY_SCALING_FIELDS} - {*ROTARY_SCALING[config.rope_scaling]}
     no_effect |= set() if config.head == "language_model" else {"output_bias", "scale_output"}

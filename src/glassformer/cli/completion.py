@@ -75,13 +75,22 @@ def completion_words() -> dict[str, list[str]]:
     from glassformer.cli.evaluate import eval_options
     from glassformer.cli.evaluate_pretrained import evaluate_pretrained
     from glassformer.cli.info import info
+    from glassformer.cli.rate import rate
     from glassformer.cli.run import run
+    from glassformer.cli.serve import serve
     from glassformer.cli.tokenizer_tools import ACTIONS
     from glassformer.cli.train import run_options
     from glassformer.tasks.task_registry import TASKS, config_named, data_named
 
     found = {"": [*VERBS, "help", "--help", "--version"], "help": list(VERBS), "completion": [*get_args(Shell)]}
-    for verb, function in (("run", run), ("info", info), ("convert", convert), ("bench", bench)):
+    for verb, function in (
+        ("run", run),
+        ("serve", serve),
+        ("rate", rate),
+        ("info", info),
+        ("convert", convert),
+        ("bench", bench),
+    ):
         found[verb] = _flags(function_options(function)[2])
     of_all_tasks: dict[str, Option] = {}
     for task in TASKS:

@@ -19,6 +19,7 @@ from glassformer.cli.flag_parser import (
     naming_columns,
     parse_options,
 )
+from glassformer.cli.process import computing_for_long
 from glassformer.cli.run_options import ComputeOptions, reporting_truncated
 from glassformer.pipelines.pipeline_registry import PIPELINES
 from glassformer.progress import Step, reporting
@@ -102,7 +103,7 @@ def evaluate(arguments: list[str]) -> None:
         raise UsageError(f"eval needs data: expected {_files(usual, options)} after {folder}")
     with reporting(quiet=asked.quiet), Step("loading torch"):
         pipeline = asked.load(folder)
-    with reporting_truncated(pipeline, truncate=asked.truncate):
+    with reporting_truncated(pipeline, truncate=asked.truncate), computing_for_long():
         with reporting(quiet=asked.quiet), naming_columns(data):
             results, scored_on = task.evaluate(pipeline, data, own)
         _print(results, scored_on, as_json=asked.json)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from glassformer.cli.flag_parser import UsageError
 from glassformer.cli.lines import CHUNK, FILE_CHUNK, check_files, check_stdin, run_lines
+from glassformer.cli.process import computing_for_long
 from glassformer.cli.run_options import (
     AnswerOptions,
     ComputeOptions,
@@ -81,7 +82,7 @@ def run(
         check_taken(path, kind, given)
     model = compute.load(path, allow_pickle=allow_pickle)
     check_taken(path, _kind_of(model), given)
-    with reporting_truncated(model, truncate=writing.truncate):
+    with reporting_truncated(model, truncate=writing.truncate), computing_for_long():
         _use(model, given, input_and_output, answer, decoder)
 
 

@@ -48,6 +48,7 @@ class Rules:
             check_token_ids(request, vocab_size)
         self._repetition = self._numbers("repetition_penalty", 1.0)
         self._presence = self._numbers("presence_penalty", 0.0)
+        self._frequency = self._numbers("frequency_penalty", 0.0)
         self._min_new_tokens = [request.min_new_tokens for request in self.requests]
         self._bias = self._make_bias()
         sizes = [request.no_repeat_ngram_size for request in self.requests]
@@ -62,14 +63,15 @@ class Rules:
     @property
     def are_any(self) -> bool:
         """Whether any batch row has a rule."""
-        numbers = self._repetition, self._presence, self._bias
+        numbers = self._repetition, self._presence, self._frequency, self._bias
         others = self._ngrams, self._bad_runs, self._longest_prefix, any(self._min_new_tokens)
         return any(x is not None for x in numbers) or any(map(bool, others))
 
     @property
     def read_tokens(self) -> bool:
         """Whether any rule reads the previous tokens. If not, the caller may pass a `History` without tokens."""
-        return self._repetition is not None or self._presence is not None or bool(self._ngrams or self._bad_runs)
+        penalties = self._repetition, self._presence, self._frequency
+        return any(one is not None for one in penalties) or bool(self._ngrams or self._bad_runs)
 
     @cached_property
     def are_a_bias(self) -> bool:
@@ -112,9 +114,11 @@ class Rules:
             seen = self._seen(history.tokens, history.is_real)
             scores = penalize_repetition(scores, seen, self._repetition[:, None])
         if self._presence is not None:
-            places = torch.arange(history.tokens.shape[1], 0, -1, device=self.device)
-            written = self._seen(history.tokens, places <= torch.tensor(history.n_written, device=self.device)[:, None])
-            scores = scores - written * self._presence[:, None]
+            scores = scores - self._seen(history.tokens, self._is_written(history)) * self._presence[:, None]
+        if self._frequency is not None:
+            counts = torch.zeros(len(scores), self.vocab_size, device=self.device)
+            counts.scatter_add_(1, history.tokens, self._is_written(history).to(counts))
+            scores = scores - counts * self._frequency[:, None]
         for size, rows in self._ngrams.items():
             scores = scores.masked_fill(self._repeats(history, size) & rows[:, None], NEG_INF)
         for row, run in self._bad_runs:
@@ -145,6 +149,11 @@ class Rules:
         nowhere = self.vocab_size  # an extra column for positions that do not count
         seen = torch.zeros(len(tokens), nowhere + 1, dtype=torch.bool, device=self.device)
         return seen.scatter_(1, tokens.masked_fill(~counts, nowhere), True)[:, :nowhere]
+
+    def _is_written(self, history: History) -> Tensor:
+        """Return (N, L): which positions of the history are new tokens, not the prompt."""
+        places = torch.arange(history.tokens.shape[1], 0, -1, device=self.device)
+        return places <= torch.tensor(history.n_written, device=self.device)[:, None]
 
     def _repeats(self, history: History, size: int) -> Tensor:
         """Return (N, V): which next tokens would complete a run of `size` tokens that the row's history already has."""

@@ -21,6 +21,7 @@ from glassformer.nn import (
     make_norm,
 )
 from glassformer.nn.attention_backends import Backend
+from glassformer.nn.disentangled_positions import DisentangledPositions
 
 
 def make_embeddings(config: ModelConfig, vocab_size: int) -> Embeddings:
@@ -75,6 +76,7 @@ def make_stack(config: ModelConfig, depth: int, *, bidirectional: bool, cross: b
         norm=make_norm(config.norm, config.d_model, config.norm_eps) if config.has_final_norm else None,
         rotary=make_rotary(config),
         score_bias=score_bias,
+        relative=make_relative(config),
         layer_drop=config.layer_drop,
     )
 
@@ -84,6 +86,19 @@ def make_rotary(config: ModelConfig) -> Rotary | None:
     if config.positions != "rotary":
         return None
     return Rotary(config.rope_size, theta=config.rope_theta, scaling=config.rotary_scaling)
+
+
+def make_relative(config: ModelConfig) -> DisentangledPositions | None:
+    """Return the table of relative positions of a stack with disentangled attention; None for other positions."""
+    if config.positions != "disentangled":
+        return None
+    return DisentangledPositions(
+        config.relative_buckets,
+        config.relative_max_distance,
+        config.d_model,
+        norm=make_norm(config.norm, config.d_model, config.norm_eps),
+        dropout=config.dropout,
+    )
 
 
 def make_layer(config: ModelConfig, *, cross: bool, backend: Backend, index: int = 0) -> Layer:
@@ -101,7 +116,7 @@ def make_layer(config: ModelConfig, *, cross: bool, backend: Backend, index: int
         out_bias=config.out_bias,
         qk_norm=config.norm if config.qk_norm else None,
         norm_eps=config.norm_eps,
-        scale=config.scale / (index + 1) if config.scale_by_depth else config.attention_scale,
+        scale=config.scale / (index + 1) if config.scale_by_depth else config.scale,
         dropout=config.attention_dropout,
         backend=backend,
     )

@@ -73,7 +73,7 @@ class ModelConfig(Checked):
     head_dim: Count | None = None
     """Width of one head; None is d_model / n_heads."""
     attention_scale: float | None = None
-    """Factor on attention scores; None is 1/√head_dim, T5 uses 1."""
+    """Factor on attention scores; None is 1/√head_dim (1/√(3 head_dim) if disentangled), T5 uses 1."""
     scale_by_depth: bool = False
     """Divide the attention scores of the n-th layer by n, as some GPT-2 models do."""
     qkv_bias: bool = True
@@ -104,7 +104,7 @@ class ModelConfig(Checked):
     """Normalize after the last layer; None does so with pre-norm only."""
 
     # Positions
-    positions: Literal["sinusoidal", "learned", "rotary", "relative", "alibi", "none"] = "sinusoidal"
+    positions: Literal["sinusoidal", "learned", "rotary", "relative", "alibi", "disentangled", "none"] = "sinusoidal"
     """How the model knows the order of tokens."""
     position_offset: Whole = 0
     """Row of the learned or sinusoidal positions that the first token reads (2 in RoBERTa, BART and M2M100)."""
@@ -163,7 +163,7 @@ class ModelConfig(Checked):
     head_transform: bool = False
     """Add a dense layer to the head, with activation and norm for a language model or tanh otherwise, as in BERT."""
     head_activation: ActivationName | None = None
-    """Activation of the dense layer in a language-model head (RoBERTa has gelu there); None is the layers'."""
+    """Activation of the dense layer in a head; None is the layers' in a language-model head, and tanh otherwise."""
     pooling: Literal["first", "last", "mean"] | None = None
     """How a head pools a sequence into one vector; None is the first token of an encoder, the last of a decoder."""
     output_bias: bool = True
@@ -233,8 +233,13 @@ class ModelConfig(Checked):
 
     @property
     def scale(self) -> float:
-        """Factor on attention scores: `attention_scale`, or 1/√head_size if it is None."""
-        return self.head_size**-0.5 if self.attention_scale is None else self.attention_scale
+        """Factor on attention scores: `attention_scale`, or if it is None, 1/√head_size.
+
+        Disentangled scores are the sum of three products, so the default for them is 1/√(3 head_size).
+        """
+        if self.attention_scale is not None:
+            return self.attention_scale
+        return (self.head_size * (3 if self.positions == "disentangled" else 1)) ** -0.5
 
     @property
     def source_vocab(self) -> int:

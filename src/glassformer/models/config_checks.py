@@ -46,6 +46,8 @@ def _check_combinations(config: ModelConfig) -> None:
                 f"relative_buckets={config.relative_buckets}, relative_max_distance={config.relative_max_distance}: "
                 f"expected at least {least} buckets and a distance above half their number"
             )
+    if config.positions == "disentangled":
+        _check_disentangled(config)
     if config.token_types and config.kind == "encoder_decoder":
         raise ValueError(
             f"token_types={config.token_types} for kind 'encoder_decoder', which does not support them: expected 0"
@@ -63,6 +65,23 @@ def _check_combinations(config: ModelConfig) -> None:
         )
     if config.scale_by_depth and config.share_layers:
         raise ValueError("scale_by_depth=True with share_layers=True, whose layers are one: expected one of them")
+
+
+def _check_disentangled(config: ModelConfig) -> None:
+    for name, is_fine, expected in (
+        ("n_decoder_layers", config.kind == "encoder", "0, an encoder"),
+        ("n_kv_heads", config.kv_heads == config.n_heads, "as many as n_heads"),
+        ("qk_norm", not config.qk_norm, "False"),
+        ("scale_by_depth", not config.scale_by_depth, "False"),
+        ("relative_buckets", config.relative_buckets >= 4, "4 or more"),
+        (
+            "relative_max_distance",
+            config.relative_max_distance > config.relative_buckets // 2 + 1,
+            "more than half of relative_buckets",
+        ),
+    ):
+        if not is_fine:
+            raise ValueError(f"{name}={getattr(config, name)} with positions='disentangled': expected {expected}")
 
 
 def _check_rotary(config: ModelConfig) -> None:
@@ -113,7 +132,7 @@ def _check_head(config: ModelConfig) -> None:
     if config.head_activation is not None and not with_transform:
         raise ValueError(
             f"head_activation={config.head_activation!r} with head={config.head!r} and head_transform="
-            f"{config.head_transform}: expected None, or a head for language or sequence classes with "
+            f"{config.head_transform}: expected None, or a language-model head or a sequence-class head with "
             "head_transform=True"
         )
     if config.pooling is not None and config.head not in ("sequence_class", "embedding"):

@@ -58,7 +58,7 @@ def forward_flops(config: ModelConfig, *, batch: int, source_length: int = 0, ta
     row += config.n_encoder_layers * _layer(config, source_length, None)
     row += config.n_decoder_layers * _layer(config, target_length, source_length if has_both else None)
     row += _head(config, target_length if config.n_decoder_layers else source_length)
-    return batch * row
+    return batch * row + config.n_encoder_layers * _relative_vectors(config)
 
 
 def training_flops(config: ModelConfig, *, batch: int, source_length: int = 0, target_length: int = 0) -> int:
@@ -98,9 +98,19 @@ def _attention(config: ModelConfig, n_queries: int, n_keys: int) -> int:
     width, kv_width = config.n_heads * config.head_size, config.kv_heads * config.head_size
     queries_and_out = 2 * n_queries * _linear(config.d_model, width)
     keys_and_values = 2 * n_keys * _linear(config.d_model, kv_width)
+    relative = 0
+    if config.positions == "disentangled":  # products of queries and of keys with the vectors of relative positions
+        relative = (n_queries + n_keys) * _linear(width, 2 * config.relative_buckets)
     # Every query head multiplies with all keys and values, even if heads share them.
     scores_and_sum = 2 * n_queries * _linear(width, n_keys)
-    return queries_and_out + keys_and_values + scores_and_sum
+    return queries_and_out + keys_and_values + scores_and_sum + relative
+
+
+def _relative_vectors(config: ModelConfig) -> int:
+    """Return the operations of projecting the vectors of relative positions, once in a layer for all sequences."""
+    if config.positions != "disentangled":
+        return 0
+    return 2 * config.relative_buckets * 2 * _linear(config.d_model, config.n_heads * config.head_size)
 
 
 def _head(config: ModelConfig, length: int) -> int:

@@ -106,6 +106,11 @@ def _check_depth(small: ModelConfig, large: ModelConfig) -> None:
                 f"{name}={new} with share_layers=True: a new layer would repeat the weights of the others. "
                 f"Expected {old}, as the model to grow has it"
             )
+        if small.scale_by_depth:
+            raise ValueError(
+                f"{name}={new} with scale_by_depth=True: the attention of a layer depends on its number, which new "
+                f"layers change. Expected {old}, as the model to grow has it"
+            )
 
 
 def _check_width(small: ModelConfig, large: ModelConfig) -> None:
@@ -137,7 +142,13 @@ def _check_heads(small: ModelConfig, large: ModelConfig) -> None:
             f"head_dim={new} with qk_norm=True: the norm of a head depends on its size. Expected {old}, as in the "
             f"model to grow: give --head-dim {old}, or n_heads={large.d_model // old} for d_model={large.d_model}"
         )
-    if new % old and small.positions == "rotary":
+    turns_whole_head = small.positions == "rotary" and small.rope_width is None
+    if new != old and turns_whole_head and small.rope_scaling != "none":
+        raise ValueError(
+            f"head_dim={new} with rope_scaling={small.rope_scaling!r}: the scaling depends on the size of a head. "
+            f"Expected {old}, as the model to grow has it"
+        )
+    if new % old and turns_whole_head:
         raise ValueError(
             f"head_dim={new} with positions='rotary': expected a multiple of {old}, the head size of the model to grow"
         )
@@ -233,7 +244,7 @@ class _Growth:
         """
         old, new = self.small.head_size, self.large.head_size
         inside = torch.arange(old)
-        if self.small.positions == "rotary":
+        if self.small.positions == "rotary" and self.small.rope_width is None:
             inside = (inside % (old // 2)) * (new // old) + (inside >= old // 2) * (new // 2)
         return (torch.tensor(heads)[:, None] * new + inside).flatten()
 
@@ -271,6 +282,8 @@ class _Growth:
         for index, layer in enumerate(new.layers):
             source = firsts.get(index, source)
             self.layer(old.layers[source], layer)
+            if isinstance(old.score_bias, nn.ModuleList):
+                new.score_bias[index].weight[:, self.bias_heads] = old.score_bias[source].weight
             if index not in firsts:
                 _silence(layer)
         self.norm(old.norm, new.norm, self.model)

@@ -53,6 +53,19 @@ def bert_base() -> ModelConfig:
     )
 
 
+def deberta_v3_base() -> ModelConfig:
+    """Return the config of DeBERTa v3 base (He et al. 2023), with disentangled attention."""
+    return replace(
+        bert_base(),
+        vocab_size=128100,
+        positions="disentangled",
+        relative_buckets=256,
+        relative_max_distance=512,
+        token_types=0,
+        norm_eps=1e-7,
+    )
+
+
 def albert_base() -> ModelConfig:
     """Return the config of ALBERT base v2 (Lan et al. 2020).
 
@@ -277,6 +290,7 @@ FULL_SIZE: dict[str, Callable[[], ModelConfig]] = {
     "transformer-big": transformer_big,
     "bert-base": bert_base,
     "albert-base": albert_base,
+    "deberta-v3-base": deberta_v3_base,
     "gpt2": gpt2,
     "llama": llama,
     "t5-small": t5_small,

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from glassformer.kernels.kernel_set import KernelSet
 from glassformer.nn.cache import LayerCache
+from glassformer.nn.disentangled_positions import RelativeVectors
 from glassformer.nn.dropout import Dropout
 from glassformer.nn.feedforward import FeedForward
 from glassformer.nn.fused_layer import LayerParts, can_fuse, fused_layer
@@ -102,6 +103,7 @@ class Layer(nn.Module):
         memory: Tensor | None = None,
         memory_mask: Mask | None = None,
         cache: LayerCache | None = None,
+        relative: RelativeVectors | None = None,
     ) -> Tensor:
         """Apply the layer to x (B, T, C) and return the same shape.
 
@@ -112,16 +114,18 @@ class Layer(nn.Module):
             memory: Output of the encoder, (B, S, C), for cross-attention.
             memory_mask: Which tokens of the encoder's output may be attended to.
             cache: Keys and values of earlier calls.
+            relative: Vectors of relative positions, for disentangled self-attention.
         """
         self._check_memory(memory)
         self_cache, cross_cache = (None, None) if cache is None else (cache.self_attn, cache.cross_attn)
         kernels = None if cache is None else cache.kernels
         parts = self._fusible_parts()
-        if cache is not None and parts is not None and can_fuse(parts, x, cache):
+        if cache is not None and relative is None and parts is not None and can_fuse(parts, x, cache):
             return fused_layer(parts, x, mask=mask, bias=bias, rotation=rotation, cache=cache)
 
         def self_attn(y: Tensor) -> Tensor:
-            return self.self_attn(y, mask=mask, bias=bias, rotation=rotation, cache=self_cache)
+            more = {} if relative is None else {"relative": relative}
+            return self.self_attn(y, mask=mask, bias=bias, rotation=rotation, cache=self_cache, **more)
 
         def cross_attn(y: Tensor) -> Tensor:
             assert self.cross_attn is not None

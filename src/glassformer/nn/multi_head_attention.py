@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from glassformer.kernels.kernel_set import KernelSet
 from glassformer.nn.attention_backends import Attend, Backend
 from glassformer.nn.cache import MemorySlot, SelfSlot
+from glassformer.nn.disentangled_positions import RelativeVectors, disentangled_bias
 from glassformer.nn.masks import Mask
 from glassformer.nn.norms import NormKind, make_norm, normalize
 from glassformer.nn.positions import Rotation
@@ -97,6 +98,7 @@ class MultiHeadAttention(nn.Module):
         bias: Tensor | None = None,
         rotation: Rotation | None = None,
         cache: SelfSlot | MemorySlot | None = None,
+        relative: RelativeVectors | None = None,
     ) -> Tensor:
         """Attend from `query` (B, T, C) to `key` and `value` (B, S, C) and return (B, T, C).
 
@@ -107,11 +109,16 @@ class MultiHeadAttention(nn.Module):
             bias: Added to the scores, broadcast to (B, H, T, S).
             rotation: Rotary position embedding of the new queries and keys.
             cache: Keys and values of earlier calls. New ones are appended to it.
+            relative: Vectors of relative positions, for disentangled self-attention: their products with queries and
+                keys are added to the scores. It needs as many key-value heads as heads.
 
         The hypotheses of a beam search share the encoder output of their sentence, so a cache may hold fewer encoder
         outputs than `query` has sequences; see `KVCache.memory_rows`.
         """
         q, k, v = self.project(query, key, value, rotation=rotation, cache=cache)  # (B, H, T, D), 2 x (B, G, S, D)
+        if relative is not None:
+            table_q, table_k = self._project_vectors(relative.table)  # (H, 2N, D) each
+            bias = disentangled_bias(q, k, table_q, table_k, relative.rows) * self.attend.scale
         n_rows, n_memories = q.shape[0], k.shape[0]
         if n_memories < n_rows:  # sequences that share an encoder output become more queries of one sequence
             mixed = self.attend(fold_rows(q, n_memories), k, v, mask=mask, bias=bias)
@@ -163,6 +170,15 @@ class MultiHeadAttention(nn.Module):
             q = self._prepare(q, heads, self.q_norm, rotation, kernels)
             k = self._prepare(k, groups, self.k_norm, rotation, kernels)
         return q, k, split_heads(v, groups)
+
+    def _project_vectors(self, table: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the query and key projections of vectors (N, C), split into heads: two of (H, N, D)."""
+        if self.qkv_proj is not None:
+            width = self.n_heads * self.head_dim
+            q, k, _ = self.qkv_proj(table).split([width, width, width], -1)
+        else:
+            q, k = self.q_proj(table), self.k_proj(table)
+        return split_heads(q[None], self.n_heads)[0], split_heads(k[None], self.n_heads)[0]
 
     def merge(self, mixed: Tensor) -> Tensor:
         """Concatenate the heads and apply the output projection: (B, H, T, D) -> (B, T, C)."""

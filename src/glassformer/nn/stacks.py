@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from glassformer.nn.cache import KVCache
+from glassformer.nn.disentangled_positions import DisentangledPositions
 from glassformer.nn.layers import Layer
 from glassformer.nn.masks import Mask
 from glassformer.nn.norms import normalize
@@ -28,6 +29,7 @@ class Stack(nn.Module):
         rotary: Rotary positions of self-attention.
         score_bias: Position bias that is added to the self-attention scores, or a list with one for each layer.
         layer_drop: Probability of skipping a layer in training (Fan et al. 2020).
+        relative: Relative positions of disentangled attention, as in DeBERTa.
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class Stack(nn.Module):
         rotary: Rotary | None = None,
         score_bias: RelativeBias | Alibi | nn.ModuleList | None = None,
         layer_drop: float = 0.0,
+        relative: DisentangledPositions | None = None,
     ):
         super().__init__()
         check_probability("layer_drop", layer_drop)
@@ -50,6 +53,7 @@ class Stack(nn.Module):
         self.rotary = rotary
         self.score_bias = score_bias
         self.layer_drop = layer_drop
+        self.relative = relative
         self.gradient_checkpointing = False
 
     def forward(
@@ -93,7 +97,9 @@ class Stack(nn.Module):
             n_queries = group_size * x.shape[1]
             memory_mask = memory_mask.with_additive(n_queries, memory.shape[1], None, like, kernels)
         inputs: dict[str, Any] = {"rotation": rotation, "memory": memory, "memory_mask": memory_mask}
-        if not isinstance(self.score_bias, nn.ModuleList):
+        if self.relative is not None:  # each layer adds its own bias, so that the mask is not made additive here
+            inputs |= {"mask": mask, "relative": self.relative(positions, keys)}
+        elif not isinstance(self.score_bias, nn.ModuleList):
             inputs |= with_bias(self.score_bias)
         for index in range(self.depth):
             if self.training and self.layer_drop and torch.rand(()) < self.layer_drop:

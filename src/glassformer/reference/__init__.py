@@ -1,9 +1,9 @@
 """The Transformer from scratch in NumPy: forward pass, hand-written backward pass, training and decoding.
 
-Read it in this order: text, config, parameters, blocks, positions, attention, layers, heads, models, initial, training,
-decoding. It imports nothing else of this project, so that tests can check the torch models against it: with the same
-parameters, both must give the same outputs and gradients. `python -m glassformer.reference` trains a model to reverse
-sequences in under a minute.
+Read it in this order: text, config, parameters, blocks, positions, disentangled, attention, layers, heads, models,
+initial, training, decoding. It imports nothing else of this project, so that tests can check the torch models against
+it: with the same parameters, both must give the same outputs and gradients. `python -m glassformer.reference` trains a
+model to reverse sequences in under a minute.
 """
 
 from glassformer.reference.attention import masked_softmax, merge_heads, softmax, split_heads

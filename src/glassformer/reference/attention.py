@@ -7,6 +7,7 @@ import numpy as np
 
 from glassformer.reference.blocks import Linear, make_norm
 from glassformer.reference.config import Config
+from glassformer.reference.disentangled import DisentangledBias
 from glassformer.reference.parameters import Array, Parameters
 from glassformer.reference.positions import distance_ahead, rotary_amplitude, turn
 
@@ -114,14 +115,22 @@ class MultiHeadAttention:
             self.norms = [make_norm(config.norm, params.at(name), config.norm_eps) for name in ("q_norm", "k_norm")]
         self.core = ScaledDotProduct(config.scale if scale is None else scale)
         self.amplitude = rotary_amplitude(config)
+        self.disentangled = DisentangledBias(params, config) if config.positions == "disentangled" else None
+        self.dtable: Array = np.zeros(())
 
     def forward(
-        self, query: Array, memory: Array, allowed: Array, bias: Array | None = None, angles: Array | None = None
+        self,
+        query: Array,
+        memory: Array,
+        allowed: Array,
+        bias: Array | None = None,
+        angles: Array | None = None,
+        relative: tuple[Array, Array] | None = None,
     ) -> Array:
         """Attend from `query` (B, T, C) to `memory` (B, S, C) and return (B, T, C).
 
         Self-attention passes the same array twice; cross-attention passes the encoder's output as `memory`. `angles`
-        are the rotary angles of the tokens.
+        are the rotary angles of the tokens; `relative` holds the vectors of relative positions and each pair's row.
         """
         self.angles = angles
         q = split_heads(self.q_proj.forward(query), self.config.n_heads)
@@ -131,6 +140,8 @@ class MultiHeadAttention:
             q, k = self.norms[0].forward(q), self.norms[1].forward(k)
         if angles is not None:
             q, k = turn(q, angles, self.amplitude), turn(k, angles, self.amplitude)
+        if self.disentangled is not None and relative is not None:
+            bias = self.disentangled.forward(q, k, *relative)
         group = self.config.n_heads // self.config.kv_heads
         mixed = self.core.forward(q, k.repeat(group, axis=1), v.repeat(group, axis=1), allowed, bias)
         return self.out_proj.forward(merge_heads(mixed))
@@ -140,6 +151,9 @@ class MultiHeadAttention:
         dmixed = split_heads(self.out_proj.backward(dy), self.config.n_heads)
         dq, dk, dv, dscores = self.core.backward(dmixed)
         dk, dv = self._sum_groups(dk), self._sum_groups(dv)
+        if self.disentangled is not None:
+            dq_more, dk_more, self.dtable = self.disentangled.backward(dscores)
+            dq, dk = dq + dq_more, dk + dk_more
         if self.angles is not None:
             dq, dk = turn(dq, -self.angles, self.amplitude), turn(dk, -self.angles, self.amplitude)
         if self.norms is not None:

@@ -106,8 +106,13 @@ class Config:
 
     @property
     def scale(self) -> float:
-        """Factor on attention scores: `attention_scale`, or 1/√head_size if it is None."""
-        return self.head_size**-0.5 if self.attention_scale is None else self.attention_scale
+        """Factor on attention scores: `attention_scale`, or if it is None, 1/√head_size.
+
+        Disentangled scores are the sum of three products, so the default for them is 1/√(3 head_size).
+        """
+        if self.attention_scale is not None:
+            return self.attention_scale
+        return (self.head_size * (3 if self.positions == "disentangled" else 1)) ** -0.5
 
     @property
     def table_width(self) -> int:

@@ -78,6 +78,9 @@ def _stack(shapes: Shapes, name: str, config: Config, depth: int, *, cross: bool
         _norm(shapes, f"{layer}.ffn_sublayer.norm", config.norm, config.d_model)
     if config.has_final_norm:
         _norm(shapes, f"{name}.norm", config.norm, config.d_model)
+    if config.positions == "disentangled":
+        shapes[f"{name}.relative.weight"] = (2 * config.relative_buckets, config.d_model)
+        _norm(shapes, f"{name}.relative.norm", config.norm, config.d_model)
     if config.positions == "relative":
         n_tables = 1 if config.share_layers else depth
         for part in [""] if config.share_relative_bias else [f".{index}" for index in range(n_tables)]:

@@ -7,6 +7,7 @@ import numpy as np
 from glassformer.reference.attention import MultiHeadAttention
 from glassformer.reference.blocks import FeedForward, make_norm
 from glassformer.reference.config import Config
+from glassformer.reference.disentangled import RelativeTable
 from glassformer.reference.parameters import Array, Parameters
 from glassformer.reference.positions import RelativeBias, alibi, rotary_angles, rotary_rates
 
@@ -59,6 +60,7 @@ class Layer:
         angles: Array | None,
         memory: Array | None,
         memory_allowed: Array | None,
+        relative: tuple[Array, Array] | None = None,
     ) -> Array:
         """Apply the layer to x (B, T, C) and return the same shape.
 
@@ -68,8 +70,9 @@ class Layer:
             angles: Rotary angles of the tokens.
             memory: The encoder's output, (B, S, C), for cross-attention.
             memory_allowed: Which tokens of the encoder's output may be attended to.
+            relative: Vectors of relative positions, and the row of each pair of tokens.
         """
-        x = self.self_attn_sublayer.forward(x, lambda y: self.self_attn.forward(y, y, allowed, bias, angles))
+        x = self.self_attn_sublayer.forward(x, lambda y: self.self_attn.forward(y, y, allowed, bias, angles, relative))
         cross = self.cross_attn
         if cross is not None and memory is not None and memory_allowed is not None:
             x = self.cross_attn_sublayer.forward(x, lambda y: cross.forward(y, memory, memory_allowed))
@@ -116,6 +119,7 @@ class Stack:
             for index, name in enumerate(names)
         ]
         self.norm = make_norm(config.norm, params.at("norm"), config.norm_eps) if config.has_final_norm else None
+        self.relative = RelativeTable(params.at("relative"), config) if config.positions == "disentangled" else None
         # One table for all layers, or one for each. A table of a shared layer is used many times, as the layer is.
         self.tables: list[RelativeBias] = []
         if config.positions == "relative":
@@ -148,9 +152,10 @@ class Stack:
             biases = [alibi(self.config.n_heads, positions)]
         elif self.config.positions == "rotary":
             angles = rotary_angles(positions, rotary_rates(self.config))
+        relative = None if self.relative is None else self.relative.forward(positions)
         for index, layer in enumerate(self.layers):
             bias = biases[index % len(biases)] if biases else None
-            x = layer.forward(x, allowed, bias, angles, memory, memory_allowed)
+            x = layer.forward(x, allowed, bias, angles, memory, memory_allowed, relative)
         return x if self.norm is None else self.norm.forward(x)
 
     def backward(self, dy: Array) -> tuple[Array, Array | None]:
@@ -168,6 +173,8 @@ class Stack:
                 dmemory = dmemory_here if dmemory is None else dmemory + dmemory_here
             if dbiases:
                 dbiases[index % len(dbiases)] = dbiases[index % len(dbiases)] + dbias
+        if self.relative is not None:
+            self.relative.backward(sum((layer.self_attn.dtable for layer in self.layers), np.zeros(())))
         for table, dtable in zip(self.tables, dbiases, strict=True):
             table.backward(dtable)
         return dy, dmemory

@@ -7,7 +7,7 @@ Each batch shape is recorded once; batches come in few shapes.
 """
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import torch
@@ -16,6 +16,7 @@ from typing_extensions import override
 
 from glassformer.nn import Stack
 from glassformer.runtime.cuda_graphs import CaptureError, capture_graph
+from glassformer.training.cpu_linear import fast_linears, is_worthwhile
 
 MAX_GRAPHS = 512
 """Number of batch shapes that are recorded. Batches of further shapes are computed eagerly."""
@@ -53,6 +54,7 @@ class Gradients(Generic[Batch]):
         device: torch.device,
         autocast: Callable[[], AbstractContextManager[object]],
     ):
+        self.model = model
         self.parameters = list(model.parameters())
         self.loss = loss
         self.device = device
@@ -71,7 +73,7 @@ class Gradients(Generic[Batch]):
         return self._backward(batch.to(self.device), 1 / divisor, scale).item()  # type: ignore[arg-type]
 
     def _backward(self, batch: Batch, factor: "float | Tensor", scale: "float | Tensor") -> Tensor:
-        with self.autocast():
+        with self.autocast(), fast_linears(self.model) if is_worthwhile(self.device) else nullcontext():
             loss = self.loss(batch) * factor
         (loss * scale).backward()  # type: ignore[no-untyped-call]
         return loss.detach()

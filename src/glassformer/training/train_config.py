@@ -29,7 +29,7 @@ class TrainConfig(Checked):
     """Batches whose gradients are summed for one update: the same as one larger batch."""
     batch_ramp: str = ""
     """Begin with smaller batches: 0.25:0.3 begins with a quarter of --max-tokens and grows to all of them over the
-    first 30 % of the updates. Nothing keeps the size."""
+    first 30 % of the updates; empty keeps the size."""
     seed: Seed = 0
     """Seed of everything random."""
 

@@ -1,10 +1,10 @@
-"""HF's BERT, RoBERTa, DistilBERT, ALBERT, ELECTRA and Megatron-BERT: variants of one encoder, with other tensor names.
+"""HF's BERT, RoBERTa, XLM-R, CamemBERT, DistilBERT, ALBERT, ELECTRA and Megatron-BERT: variants of one encoder.
 
 In this module, "body" means the model without its head.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from glassformer.checkpoint.hf.equivalent_forms import ADD_ZERO_TOKEN_TYPE, FOLD_EMBEDDING_SCALE, TABULATE_SINUSOIDS
@@ -81,10 +81,13 @@ class BertVariant:
     final_norm: str = "none"
     """The norm after the last layer. If set, the layers are pre-norm and no norm follows the embeddings."""
 
+    more: Mapping[str, str] = field(default_factory=dict)
+    """Further modules of the body: our name -> HF's name."""
+
     @property
     def has_gelu_head(self) -> bool:
         """Return whether the masked-language-model head has gelu, whatever the layers have."""
-        return self.model_type in ("roberta", "electra")
+        return self.prefix == "roberta" or self.model_type == "electra"
 
     @property
     def prefix(self) -> str:
@@ -110,17 +113,23 @@ VARIANTS = [
         },
         classification_head={"head.transform.dense": "bert.pooler.dense", "head.out_proj": "classifier"},
     ),
-    BertVariant(
-        model_type="roberta",
-        class_name="Roberta",
-        layers="roberta.encoder.layer",
-        layer=BERT_LAYER,
-        masked_lm_head={
-            "head.transform.dense": "lm_head.dense",
-            "head.transform.norm": "lm_head.layer_norm",
-            "head.out_proj": "lm_head",
-        },
-        classification_head={"head.transform.dense": "classifier.dense", "head.out_proj": "classifier.out_proj"},
+    *(
+        BertVariant(
+            model_type=model_type,
+            class_name=class_name,
+            body="roberta",
+            layers="roberta.encoder.layer",
+            layer=BERT_LAYER,
+            masked_lm_head={
+                "head.transform.dense": "lm_head.dense",
+                "head.transform.norm": "lm_head.layer_norm",
+                "head.out_proj": "lm_head",
+            },
+            classification_head={"head.transform.dense": "classifier.dense", "head.out_proj": "classifier.out_proj"},
+        )
+        for model_type, class_name in (
+            *(("roberta", "Roberta"), ("xlm-roberta", "XLMRoberta"), ("camembert", "Camembert")),
+        )
     ),
     BertVariant(
         model_type="distilbert",
@@ -197,7 +206,7 @@ def read_config(variant: BertVariant, values: Mapping[str, Any], names: frozense
     kind = variant.model_type
     width = read_int(values, "hidden_size", "dim")
     # RoBERTa's position ids start after `pad_token_id`.
-    offset = read_int(values, "pad_token_id", default=1) + 1 if kind == "roberta" else 0
+    offset = read_int(values, "pad_token_id", default=1) + 1 if variant.prefix == "roberta" else 0
     narrow = read_int(values, "embedding_size", default=width) if variant.projection != "none" else width
     body = replace(
         preset("bert-base").with_head("none"),
@@ -274,7 +283,7 @@ def write_config(variant: BertVariant, config: ModelConfig) -> dict[str, Any]:
         values["type_vocab_size"] = max(config.token_types, 1)
     if variant.projection != "none":
         values["embedding_size"] = config.table_width
-    if variant.model_type == "roberta":
+    if variant.prefix == "roberta":
         values["pad_token_id"] = config.position_offset - 1
     if config.n_labels is not None:
         values["id2label"] = {str(index): f"LABEL_{index}" for index in range(config.n_labels)}
@@ -298,6 +307,7 @@ def table(variant: BertVariant, config: ModelConfig) -> list[NameRule]:
         "embeddings.norm": f"{body}.embeddings.LayerNorm",
         "embeddings.projection": variant.projection,
         "encoder.norm": variant.final_norm,
+        **variant.more,
     }
     words, decoder = _output(variant)
     bias = words if config.ties_output else decoder
@@ -326,7 +336,8 @@ def _output(variant: BertVariant) -> tuple[str, str]:
     return words, words if variant.model_type in ("distilbert", "electra") else f"{words}.decoder"
 
 
-def _family(variant: BertVariant) -> Family:
+def family_of_variant(variant: BertVariant) -> Family:
+    """Return the family of a variant."""
     words, decoder = _output(variant)
     copies = [(f"{decoder}.weight", f"{variant.prefix}.embeddings.word_embeddings.weight")]
     copies += [(f"{decoder}.bias", f"{words}.bias")] if decoder != words else []
@@ -345,4 +356,4 @@ def _family(variant: BertVariant) -> Family:
     )
 
 
-FAMILIES = [_family(variant) for variant in VARIANTS]
+FAMILIES = [family_of_variant(variant) for variant in VARIANTS]
