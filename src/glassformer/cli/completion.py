@@ -73,6 +73,7 @@ def completion_words() -> dict[str, list[str]]:
     from glassformer.cli.convert import convert
     from glassformer.cli.demo import DEFAULT_TASK, demo_function
     from glassformer.cli.evaluate import eval_options
+    from glassformer.cli.evaluate_pretrained import evaluate_pretrained
     from glassformer.cli.info import info
     from glassformer.cli.rate import rate
     from glassformer.cli.run import run
@@ -98,6 +99,7 @@ def completion_words() -> dict[str, list[str]]:
         found[f"train {task}"] = [*_flags({**run_options(), **options_of(config_named(task))}), HELP_ALL]
         found[f"demo {task}"] = _flags(function_options(demo_function(task))[2])
         of_all_tasks |= eval_options(task, data_named(task)())
+    of_all_tasks |= function_options(evaluate_pretrained)[2]
     found["eval"] = _flags(of_all_tasks)  # which of them apply depends on the task of the model
     for action, tool in ACTIONS.items():
         found[f"tokenizer {action}"] = _flags(function_options(tool)[2])

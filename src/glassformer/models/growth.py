@@ -103,7 +103,7 @@ def _check_depth(small: ModelConfig, large: ModelConfig) -> None:
             )
         if small.share_layers:
             raise ValueError(
-                f"{name}={new} with share_layers=True: a new layer would repeat the weights of the others. "
+                f"{name}={new} with share_layers=True: a new layer would apply the shared weights once more. "
                 f"Expected {old}, as the model to grow has it"
             )
         if small.scale_by_depth:
