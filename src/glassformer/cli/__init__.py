@@ -23,7 +23,7 @@ FUNCTIONS = {
     "demo": ("demo", "demos"),
     "train": ("train", "train"),
     "run": ("run", "run"),
-    "chat": ("chat", "chat"),
+    "chat": ("terminal_chat", "chat"),
     "serve": ("serve", "serve"),
     "eval": ("evaluate", "evaluate"),
     "rate": ("rate", "rate"),

@@ -70,7 +70,6 @@ def completion_words() -> dict[str, list[str]]:
     """
     from glassformer.base.dataclass_flags import options_of
     from glassformer.cli.bench import bench
-    from glassformer.cli.chat import chat
     from glassformer.cli.convert import convert
     from glassformer.cli.demo import DEFAULT_TASK, demo_function
     from glassformer.cli.evaluate import eval_options
@@ -79,6 +78,7 @@ def completion_words() -> dict[str, list[str]]:
     from glassformer.cli.rate import rate
     from glassformer.cli.run import run
     from glassformer.cli.serve import serve
+    from glassformer.cli.terminal_chat import chat
     from glassformer.cli.tokenizer_tools import ACTIONS
     from glassformer.cli.train import run_options
     from glassformer.tasks.task_registry import TASKS, config_named, data_named

@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from glassformer.cli import chat as module
 from glassformer.cli import main
+from glassformer.cli import terminal_chat as module
 from glassformer.pipelines.generator import Generator
 from glassformer.pipelines.language_model import LanguageModel
 from pipelines.tiny_pipelines import make
