@@ -7,7 +7,7 @@ import torch
 
 from glassformer.decoding import GenerationConfig, generate
 from glassformer.kernels.cpp_library import KernelBuildError
-from glassformer.models import ModelConfig, build_model
+from glassformer.models import ModelConfig, build_model, preset
 from glassformer.runtime.packed_model import PaddedLinear, has_fused_storage, pack, packed_twin, share_fused_storage
 from glassformer.runtime.quantized_model import quantize
 from recording import assert_same
