@@ -9,6 +9,7 @@ time per token.
 
 import argparse
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -105,4 +106,6 @@ def measure(
 
 
 if __name__ == "__main__":
+    if not sys.flags.safe_path:
+        del sys.path[0]  # the folder of this file, which would be imported in place of the package llama_cpp
     main()

@@ -54,7 +54,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.out:
         check_new(given.out)
-    usual = "--quantize int8" if given.device == "cpu" else ""
+    usual = "--quantize int8" if given.device == "cpu" else "--dtype bfloat16"  # as the peers compute
     options = shlex.split(usual if given.options is None else given.options)
     with tempfile.TemporaryDirectory() as scratch:
         rows = measure(given, options, Path(scratch))

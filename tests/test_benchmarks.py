@@ -1,5 +1,6 @@
 """The benchmark programs write their tables as result files, from the records of their runs."""
 
+import ctypes
 import gzip
 import importlib.util
 import json
@@ -7,6 +8,7 @@ import math
 import os
 import re
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -224,3 +226,138 @@ def test_loading_needs_little_more_memory_than_the_model(tmp_path, request):
             found = tool.measure_load(folder, tiny, config, numbers)
             assert not found.imports_compiler  # it takes seconds to import
             assert found.peak < 1.2 * max(found.file, found.model) + 16e6, (name, numbers, found)
+
+
+def translated_files(tmp_path, monkeypatch, **options):
+    """Run `translate_file.py` with programs that write upper-case lines at once; return it and their commands."""
+    translate, commands = program("translate_file"), []
+    source = tmp_path / "in.txt.gz"
+    source.write_bytes(gzip.compress(b"one two three four\nfive six seven eight\n"))
+
+    def run(command, **given):
+        words = command[command.index("--input") :] if "--input" in command else command[2:]
+        read, written = (words[1], words[3]) if "--input" in command else (words[-4], words[-3])
+        Path(written).write_text(Path(read).read_text(encoding="utf-8").upper(), encoding="utf-8")
+        commands.append(command)
+
+    monkeypatch.setattr(translate.subprocess, "run", run)
+    monkeypatch.setattr(translate, "convert", lambda model, out, to: None)
+    words = [word for name, value in options.items() for word in (f"--{name}", value)]
+    call(translate, monkeypatch, "model", source, *words)
+    return commands
+
+
+def test_the_times_for_a_file_are_written_as_a_result_file(tmp_path, monkeypatch, capsys):
+    out = tmp_path / "times.json"
+    commands = translated_files(tmp_path, monkeypatch, threads=2, rounds=2, out=out)
+    assert len(commands) == 2 * 2 * 2 * 2  # beam widths, rounds, files and programs
+    ours, theirs = commands[2:4]
+    assert ours[1:5] == ["-m", "glassformer", "run", "model"]
+    assert ours[ours.index("--threads") :][:5] == ["--threads", "2", "--beam", "1", "--quiet"]
+    assert ours[-2:] == ["--quantize", "int8"]
+    assert theirs[1].endswith("translate_ctranslate2.py")
+    assert theirs[-2:] == ["1", "2"]  # beam width and threads
+    record = json.loads(out.read_text(encoding="utf-8"))
+    assert [row[:2] for row in record["rows"]] == [
+        ["glassformer run", "1"],
+        ["ctranslate2", "1"],
+        ["glassformer run", "4"],
+        ["ctranslate2", "4"],
+    ]
+    assert [row[5] for row in record["rows"]][1::2] == ["1.00x", "1.00x"]
+    assert {row[6] for row in record["rows"]} == {"100.0"}
+    assert "| glassformer run | 1 |" in capsys.readouterr().out
+
+
+def test_ctranslate2_gets_its_best_setting_for_a_file(tmp_path, monkeypatch):
+    """A batch on each core, all of them submitted at once."""
+    made, asked = [], []
+
+    class Translator:
+        def __init__(self, folder, **options):
+            made.append(options)
+
+        def translate_batch(self, texts, **options):
+            asked.append((len(texts), options))
+            return [types.SimpleNamespace(hypotheses=[text]) for text in texts]
+
+    monkeypatch.setitem(sys.modules, "ctranslate2", types.SimpleNamespace(Translator=Translator))
+    tokenizer = Tokenizer.train(["one two three"] * 5, vocab_size=300)
+    (tmp_path / "tokenizer.json").write_text(tokenizer.to_json(), encoding="utf-8")
+    (tmp_path / "in.txt").write_text("one two\nthree\n", encoding="utf-8")
+    words = ["folder", tmp_path / "tokenizer.json", tmp_path / "in.txt", tmp_path / "out.txt", 4, 3]
+    monkeypatch.setattr(sys, "argv", ["translate_ctranslate2.py", *map(str, words)])
+    program("peers/translate_ctranslate2")
+    assert made == [{"compute_type": "int8", "inter_threads": 3, "intra_threads": 1}]
+    ((n_texts, options),) = asked
+    assert n_texts == 2
+    assert options["beam_size"] == 4
+    lines = (tmp_path / "out.txt").read_text(encoding="utf-8").splitlines()
+    assert [line.strip() for line in lines] == ["one two", "three"]
+
+
+def test_the_times_beside_llama_cpp_are_written_as_a_result_file(tmp_path, monkeypatch):
+    model = build_model(preset("tiny-llama")).eval()
+    evaluated = []
+
+    class Llama:
+        ctx = None
+
+        def __init__(self, path, **options):
+            assert options["n_ctx"] == 4 + 24 + 1
+
+        def reset(self):
+            evaluated.append([])
+
+        def eval(self, tokens):
+            evaluated[-1].append(list(tokens))
+
+        def n_vocab(self):
+            return 5
+
+    scores = (ctypes.c_float * 5)(0, 1, 9, 2, 3)
+    stub = types.SimpleNamespace(
+        Llama=Llama, llama_get_logits_ith=lambda ctx, place: ctypes.cast(scores, ctypes.POINTER(ctypes.c_float))
+    )
+    monkeypatch.setitem(sys.modules, "llama_cpp", stub)
+    speed, out, usual = program("llama_cpp"), tmp_path / "one.json", torch.get_num_threads()
+    monkeypatch.setattr(speed, "load", lambda path, device: types.SimpleNamespace(model=model))
+    try:
+        call(speed, monkeypatch, "m.gguf", "--prompt", 4, "--seconds", 0, "--threads", usual, "--out", out)
+    finally:
+        torch.set_num_threads(usual)
+    record = json.loads(out.read_text(encoding="utf-8"))
+    assert [row[:2] for row in record["rows"]] == [
+        ["4 tokens", "first token, 1 rounds"],
+        ["4 tokens", "each further token, 1 rounds"],
+    ]
+    prompt = [2 + index * 7 % (model.config.vocab_size - 2) for index in range(4)]
+    assert evaluated == [[prompt, [2], [2]], [prompt], [prompt, *[[2]] * 24]]
+
+
+def test_a_servers_load_is_measured_and_written_as_a_result_file(tmp_path, monkeypatch, capsys):
+    from serve.served import write_models
+
+    module, out = program("serve"), tmp_path / "serve.json"
+    model = write_models(tmp_path)["chat"]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    words = ["--clients", 1, 3, "--requests", 1, "--tokens", 6, "--rounds", 1, "--serve", "--device cpu"]
+    call(module, monkeypatch, model, *words, "--out", out)
+    result = json.loads(out.read_text(encoding="utf-8"))
+    results_page.check_result(result, out.name)
+    assert [row[:2] for row in result["rows"]] == [
+        [n_clients, name] for n_clients in (1, 3) for name in ("the engine alone", "glassformer")
+    ]
+    for row in result["rows"]:
+        assert float(row[2]) > 0
+    assert re.fullmatch(r"\d+ / \d+", result["rows"][1][4])
+    assert "| 3 | glassformer |" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="ended with code 3"), module.ServerProcess("peer", "sh -c 'exit 3'"):
+        pass
+
+
+def test_quantiles_of_waiting_times():
+    module = program("serve")
+    assert module.quantile([], 0.5) == 0
+    assert module.quantile([3, 1, 2], 0.5) == 2
+    assert module.quantile([3, 1, 2], 0.99) == 3

@@ -15,7 +15,9 @@ from typing import NamedTuple
 
 from glassformer import cli
 from glassformer.cli.evaluate import eval_options
-from glassformer.cli.flag_parser import help_text
+from glassformer.cli.evaluate_pretrained import evaluate_pretrained
+from glassformer.cli.flag_parser import function_options, help_text
+from glassformer.cli.tokenizer_tools import ACTIONS
 from glassformer.tasks.task_registry import TASKS, data_named
 
 INDENT = 26
@@ -35,6 +37,8 @@ def reference_pages() -> dict[str, str]:
     for verb in cli.VERBS:
         if verb == "eval":
             pages["eval.md"] = eval_page()
+        elif verb == "tokenizer":
+            pages |= {f"tokenizer-{action}.md": help_page([verb, action]) for action in ACTIONS}
         elif verb in ("train", "demo"):
             pages |= {f"{verb}-{task}.md": help_page([verb, task]) for task in TASKS}
         else:
@@ -67,10 +71,11 @@ def help_page(words: list[str]) -> str:
 def eval_page() -> str:
     """Return the page of `eval`, whose options depend on the task of the model."""
     parts = [page("eval", printed_help(["eval", "--help"]))]
-    for task in TASKS:
-        options = [*eval_options(task, data_named(task)()).values()]
+    groups = {f"A model for {task}": [*eval_options(task, data_named(task)()).values()] for task in TASKS}
+    groups["A decoder of another library"] = [*function_options(evaluate_pretrained)[2].values()]
+    for title, options in groups.items():
         sections = page("", help_text("", "", options)).partition("\n## ")[2]
-        parts.append(f"## A model for {task}\n\n### {sections.replace(f'{chr(10)}## ', f'{chr(10)}### ')}")
+        parts.append(f"## {title}\n\n### {sections.replace(f'{chr(10)}## ', f'{chr(10)}### ')}")
     return "\n".join(parts)
 
 

@@ -4,6 +4,7 @@ import importlib.util
 from dataclasses import replace
 
 import pytest
+import torch
 
 from glassformer.bench.decode import LoadOptions, MachineLimits, measure, table
 from glassformer.bench.workloads import Workload
@@ -42,6 +43,23 @@ def test_all_engines_generate_the_same_tokens(name, beam):
     printed = table(TINY[name], contenders, limits, batch=2, beam=beam)
     assert "times as fast" in printed
     assert printed.count("\n| ") == len(contenders) + 1
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ctranslate2") is None, reason="ctranslate2 is not installed")
+def test_ctranslate2_also_computes_a_batch_per_thread():
+    usual, only = torch.get_num_threads(), ["CTranslate2"]
+    try:
+        torch.set_num_threads(2)
+        one, two = (
+            measure(TINY["translation"], batch=n, beam=1, rounds=1, device="cpu", compiled=False, only=only)
+            for n in (1, 3)
+        )
+    finally:
+        torch.set_num_threads(usual)
+    assert {contender.name for contender in one} == {"CTranslate2"}
+    assert {contender.name for contender in two} == {"CTranslate2", "CTranslate2, a batch per thread"}
+    exact = [contender.texts for contender in two if contender.numbers == "float32"]
+    assert exact[0] == exact[1]
 
 
 def test_only_selects_engines():

@@ -89,7 +89,7 @@ def _encoder(choose: random.Random, prefix: str) -> tuple[str, dict[str, Any], l
     if prefix in ("Bert", "MegatronBert", "Albert", "Electra"):
         heads.append("ForPreTraining")
     if prefix in ("Bert", "MegatronBert"):
-        odd.append(({"head": "ForNextSentencePrediction"}, "ForNextSentencePrediction"))
+        heads.append("ForNextSentencePrediction")
     if prefix == "Albert":
         odd = [entry for entry in odd if "is_decoder" not in entry[0]]
         odd.append(({"num_hidden_groups": 2, "num_hidden_layers": 2}, "num_hidden_groups=2"))

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from checkpoint import hf_models
+from checkpoint.cached_repositories import put_in_cache
 from glassformer.checkpoint import CorruptFolderError, load_model
 from glassformer.checkpoint.gguf_export import write_gguf
 from glassformer.checkpoint.safe_files import seal_folder
@@ -181,3 +182,26 @@ def test_options_of_the_runtime_need_the_flag(tmp_path, capsys):
         told(capsys, tmp_path / "m", "--dtype", "bfloat16")
     assert stopped.value.code == 2
     assert "--dtype bfloat16 has no effect without --runtime" in capsys.readouterr().err
+
+
+def test_heads_memory_and_skipped_heads_are_shown(tmp_path, capsys):
+    theirs = hf_models.small_bert("Bert", "ForPreTraining")
+    theirs.save_pretrained(tmp_path)
+    found = describe(tmp_path)
+    assert found["head"] == "language_model, with a dense layer, tied"
+    assert found["skipped_heads"] == ["bert.pooler.dense", "cls.seq_relationship"]
+    assert found["memory_bytes"]["float32"] == 2 * found["memory_bytes"]["bfloat16"] == 4 * found["parameters"]
+    lines = told(capsys, tmp_path).splitlines()
+    assert "  skipped heads  bert.pooler.dense, cls.seq_relationship" in lines
+    assert any(line.startswith("  memory         float32 0.0") and ", int4 0.0" in line for line in lines)
+
+
+def test_the_number_of_classes_is_shown(tmp_path):
+    hf_models.small_bert("Bert", "ForSequenceClassification", num_labels=3).save_pretrained(tmp_path)
+    assert describe(tmp_path)["head"] == "sequence_class, 3 classes, with a dense layer"
+
+
+def test_a_model_of_the_download_cache_is_described_by_its_name(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    put_in_cache(hf_folder(tmp_path / "files"), tmp_path / "hub", "org/name")
+    assert describe("org/name")["family"] == "llama"

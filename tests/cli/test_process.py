@@ -1,12 +1,13 @@
 """The process around a command: its streams and its messages. `test_main.py` tests its signals."""
 
+import gc
 import io
 import os
 import sys
 
 import pytest
 
-from glassformer.cli.process import discard_output, fail, prepare_streams
+from glassformer.cli.process import computing_for_long, discard_output, fail, prepare_streams
 
 
 def test_a_failure_is_one_line_on_stderr_with_its_exit_code(capsys):
@@ -35,3 +36,23 @@ def test_output_that_cannot_be_written_is_discarded(monkeypatch):
         stdout.write("nobody reads this")
         discard_output()
         stdout.flush()  # without the call, this raises BrokenPipeError
+
+
+def test_a_long_computation_freezes_what_exists_and_unfreezes_it_again():
+    before, counts = gc.get_freeze_count(), []
+
+    def fail_within():
+        with computing_for_long():
+            counts.append(gc.get_freeze_count())
+            raise ValueError("a bad line")
+
+    with pytest.raises(ValueError, match="a bad line"):
+        fail_within()
+    assert counts[0] > before + 1000
+    assert gc.get_freeze_count() == 0
+
+
+def test_a_c_library_without_mallopt_is_enough(monkeypatch):
+    monkeypatch.setattr("ctypes.CDLL", lambda name: object())
+    with computing_for_long():
+        pass

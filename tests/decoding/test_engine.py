@@ -439,3 +439,56 @@ def test_memory_does_not_grow_with_the_number_of_requests():
     n_numbers = 2 * engine.model.config.n_decoder_layers * engine.max_tokens * width
     assert pool_of(engine).nbytes == sum(block.nbytes() for block in blocks) == n_numbers * 8
     assert engine.n_rows == 0
+
+
+class EvenTokens:
+    """Allows tokens with even ids, and is complete after three of them."""
+
+    def __init__(self):
+        self.n_added = 0
+
+    @property
+    def is_complete(self):
+        return self.n_added == 3
+
+    def forbid(self, scores):
+        scores[1::2] = float("-inf")
+
+    def add(self, token):
+        self.n_added += 1
+
+
+@pytest.mark.parametrize("do_sample", [False, True])
+def test_a_constraint_limits_the_tokens_of_its_own_request(do_sample):
+    engine = Engine(POOLED["alibi"], end=2)
+    config = GenerationConfig(max_new_tokens=6, suppress_tokens=(2,), do_sample=do_sample)
+    free = engine.submit([5, 6, 7], config)
+    even = engine.submit([5, 6, 7], replace(config, num_return_sequences=1 + do_sample), make_constraint=EvenTokens)
+    engine.run()
+    assert free.texts[0].tokens == generate(POOLED["alibi"], [[5, 6, 7]], config, end=2)[0][0].tokens
+    assert len(even.texts) == 1 + do_sample
+    for text in even.texts:
+        assert [token % 2 for token in text.tokens] == [0, 0, 0]
+        assert text.reason == "end"
+
+
+def test_the_likeliest_tokens_of_each_step_are_noted():
+    model = POOLED["alibi"]
+    engine = Engine(model, end=2)
+    config = GenerationConfig(max_new_tokens=4, suppress_tokens=(2,))
+    plain = engine.submit([5, 6, 7], config)
+    noted = engine.submit([5, 6, 7], config, with_log_probs=True, n_top_log_probs=3)
+    other = engine.submit([8, 9], config, with_log_probs=True, n_top_log_probs=1)
+    engine.run()
+    (row,) = noted.rows
+    assert not plain.rows[0].top_log_probs
+    assert [len(step) for step in other.rows[0].top_log_probs] == [1] * 4
+    text = torch.tensor([[5, 6, 7, *row.written]])
+    with torch.inference_mode():
+        logs = model(text)[0, 2:-1].log_softmax(-1)
+    for step, expected in zip(row.top_log_probs, logs, strict=True):
+        best = expected.topk(3)
+        assert [token for token, _ in step] == best.indices.tolist()
+        torch.testing.assert_close(
+            torch.tensor([value for _, value in step]), best.values.float(), rtol=1e-4, atol=1e-5
+        )

@@ -58,6 +58,14 @@ def test_the_presence_penalty_ignores_the_prompt():
     assert found[0, 5] == found[0, 6] == 0.0
 
 
+def test_the_frequency_penalty_counts_each_time_that_a_token_was_written():
+    tokens = torch.tensor([[5, 6, 7, 7, 6]])
+    found = apply_rules(torch.zeros(1, V), tokens, [GenerationConfig(frequency_penalty=0.5)], n_written=3)
+    assert found[0, 7] == -1.0
+    assert found[0, 6] == -0.5
+    assert found[0, 5] == 0.0
+
+
 def test_a_prefix_allows_only_its_next_token():
     scores, tokens = random_case(6, rows=1)
     request = GenerationConfig(prefix=(7, 8, 9))
@@ -77,3 +85,13 @@ def test_rows_below_their_minimum_length_cannot_end():
     rules = Rules(requests[:1] * 2, end=2, vocab_size=V)
     found = rules.apply(torch.zeros(2, V), History(torch.empty(2, 0).long(), torch.empty(2, 0).bool(), [0, 0]))
     assert {*map(tuple, (found == NEG_INF).nonzero().tolist())} == {(0, 2), (0, 5), (1, 2), (1, 5)}
+
+
+def test_requests_with_the_same_rules_share_one_bias():
+    config = GenerationConfig(suppress_tokens=(2, 7), min_new_tokens=5)
+    other = GenerationConfig(suppress_tokens=(7, 2), min_new_tokens=5, max_new_tokens=9, do_sample=True, seed=3)
+    rules = Rules([config, other], end=END, vocab_size=V)
+    assert rules.are_a_bias
+    assert [token for token in range(V) if rules.bias_after(4)[token] == NEG_INF] == sorted({END, 2, 7})
+    assert [token for token in range(V) if rules.bias_after(5)[token] == NEG_INF] == [2, 7]
+    assert not Rules([config, GenerationConfig(suppress_tokens=(2, 7))], end=END, vocab_size=V).are_a_bias

@@ -81,3 +81,24 @@ def test_the_next_step_is_launched_before_the_tokens_are_read(monkeypatch):
     for request in (first, second):
         assert request.texts[0].tokens == generate(MODEL, [request.tokens], config, end=END)[0][0].tokens
     assert torch.isfinite(engine._reader.batch.runner.pool.keys[0]).all()
+
+
+def test_recorded_steps_choose_the_tokens_of_greedy_requests(monkeypatch):
+    monkeypatch.setattr(choose_runner, "should_record_pool", lambda model: True)
+    engine = Engine(MODEL, end=END, max_rows=4)
+    config = GenerationConfig(max_new_tokens=9, min_new_tokens=2)
+    lengths = {3: replace(config, max_new_tokens=4), 5: config, 1: replace(config, max_new_tokens=13)}
+    requests = [engine.submit([7] * count, own) for count, own in lengths.items()]
+    engine.step()
+    taken, runner = [], engine._reader.batch.runner
+    greedy_step, step = runner.greedy_step, runner.step
+    runner.greedy_step = lambda tokens, bias: (taken.append("greedy"), greedy_step(tokens, bias))[1]
+    runner.step = lambda tokens: (taken.append("plain"), step(tokens))[1]
+    engine.step()
+    requests.append(engine.submit([5, 6], config))  # joins while the others are past `min_new_tokens`, and it is not
+    requests.append(engine.submit([9], replace(config, do_sample=True, seed=4)))
+    engine.run()
+    for request in requests:
+        alone = generate(MODEL, [request.tokens], request.config, end=END)[0][0]
+        assert (request.texts[0].tokens, request.texts[0].reason) == (alone.tokens, alone.reason)
+    assert {*taken} == {"greedy", "plain"}

@@ -70,6 +70,21 @@ tokens, results = torch.zeros(4, 1, dtype=torch.long, device=device), torch.zero
 kernels.choose_token(scores, bias, tokens, slot, results)  # in blocks of 16
 assert tokens[:, 0].tolist() == [5, 40, 7, int(scores[3].argmax())]
 assert results[0, 0].isnan().tolist() == [False, True, True, False]
+triton_kernels.SPLIT_CHOICE, triton_kernels.PART_OF_CHOICE = 8, 16  # several programs for each row
+tokens.zero_(), results.zero_()
+kernels.choose_token(scores, bias, tokens, slot, results)
+assert tokens[:, 0].tolist() == results[0, 1].tolist() == [5, 40, 7, int(scores[3].argmax())]
+assert results[0, 0].isnan().tolist() == [False, True, True, False]
+assert results[0, 0, 3] == scores[3].max()
+keys, values = torch.randn(2, 5, 3, 9, 16, device=device)
+k, v = torch.randn(2, 4, 1, 3, 16, device=device).transpose(2, 3)
+places = torch.tensor([8, 0, 3, 3], device=device)
+expected = [store.clone() for store in (keys, values)]
+for store, new in zip(expected, (k, v)):
+    store[torch.arange(4), :, places] = new[:, :, 0]
+assert kernels.can_write_rows(k, v, keys)
+kernels.write_rows(k, v, keys, values, places)
+assert torch.equal(keys, expected[0]) and torch.equal(values, expected[1])
 triton_kernels.MAX_BLOCK = 64
 bias[[5, 6]] = -torch.inf
 found, whose = kernels.best_tokens(scores, bias, 49)

@@ -7,7 +7,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from glassformer.models import PRESETS, ModelConfig, build_model, preset
-from glassformer.models.costs import count_parameters, forward_flops, training_flops
+from glassformer.models.costs import count_parameters, forward_flops, training_flops, weight_bytes_by_format
+from glassformer.runtime.prepare_model import weight_bytes
 
 TINY = [name for name in PRESETS if name.startswith("tiny-")]
 HEADS = ["none", "language_model", "sequence_class", "token_class", "span", "embedding"]
@@ -127,3 +128,13 @@ def test_training_flops_equal_torchs_count(config):
 def test_a_length_of_a_missing_stack_is_refused(name, sizes, message):
     with pytest.raises(ValueError, match=message):
         forward_flops(preset(name), **sizes)
+
+
+@pytest.mark.parametrize("name", [name for name in PRESETS if name.startswith("tiny-")])
+def test_the_memory_in_each_format_is_that_of_the_prepared_model(name):
+    config = preset(name)
+    found = weight_bytes_by_format(config)
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        assert found[str(dtype).removeprefix("torch.")] == weight_bytes(config, dtype)
+    for quantize in ("int8", "int4"):
+        assert found[quantize] == weight_bytes(config, torch.float32, quantize)

@@ -42,6 +42,8 @@ def write_task_files(folder):
     answers = [{"question": f"where is {name}", "context": f"{name} is in {place}."} for name, place in places]
     records = [{**one, "answer": place} for one, (_, place) in zip(answers, places, strict=True)]
     write_lines(folder / "questions.jsonl", [json.dumps(one) for one in records])
+    choices = {"question": "where is Ada", "choices": ["in Rome", "in Lima"], "answer": "A"}
+    write_lines(folder / "choices.jsonl", [json.dumps(choices)])
     write_lines(folder / "questions.txt", [f"{one['question']}\t{one['context']}" for one in answers[:3]])
     articles = [{"source": f"{text} on the mat all day", "target": text} for text in TEXTS]
     write_lines(folder / "articles.jsonl", [json.dumps(one) for one in articles])

@@ -144,7 +144,7 @@ def test_every_flag_in_a_page_is_a_flag_of_its_command(page, tmp_path):
         words = re.sub(r"^.*?glassformer\s+", "", command).split() if CALL.search(command) else []
         if not flags_of(command) or not words or words[0] == "eval":  # eval's flags are those of the model's task
             continue
-        verb = words[: 2 if words[0] == "train" else 1]
+        verb = words[: 2 if words[0] in ("train", "tokenizer") else 1]
         told = shell.run(f"glassformer {' '.join(verb)} {'--help-all' if verb[0] == 'train' else '--help'}").out
         for flag in flags_of(command):
             assert re.search(rf"--(\[no-\])?{flag[2:].removeprefix('no-')}\b", told), f"{page.name}: {command}: {flag}"

@@ -4,7 +4,6 @@ import pytest
 
 from glassformer.decoding import GeneratedText
 from glassformer.metrics.pass_at_k import Problem
-from glassformer.pipelines import code_model
 from glassformer.pipelines.blanks import GAP_TOKENS
 from glassformer.pipelines.code_model import CodeModel, prompt_of
 from pipelines.tiny_pipelines import make
@@ -14,13 +13,9 @@ def test_a_problem_becomes_a_docstring_with_its_tests():
     assert prompt_of(Problem("Add.", ("assert add(1, 2) == 3",))) == '"""\nAdd.\nassert add(1, 2) == 3\n"""\n'
 
 
-def test_the_prompt_of_a_gap_fits_into_the_context_and_keeps_the_text_beside_the_gap(monkeypatch):
+def test_the_prompt_of_a_gap_fits_into_the_context_and_keeps_the_text_beside_the_gap():
     tool, prompts = make(CodeModel), []
-    monkeypatch.setattr(
-        code_model,
-        "generate",
-        lambda _, given, *rest, **more: prompts.append(given[0]) or [[GeneratedText([5], text="x")]],
-    )
+    tool.writer = lambda _, given, *rest, **more: prompts.append(given[0]) or [[GeneratedText([5], text="x")]]
     with pytest.raises(ValueError, match=r"the input has .* tokens: expected at most .* --truncate"):
         tool.infill("the cat " * 60 + "sees", "red " + "the saw " * 60)
     tool.truncate = True

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import glassformer.pipelines
-from glassformer.decoding import GenerationConfig
+from glassformer.decoding import GenerationConfig, generate
 from glassformer.pipelines.classifier import Classifier
 from glassformer.pipelines.comparer import Comparer
 from glassformer.pipelines.embedder import Embedder
@@ -185,3 +185,17 @@ def test_the_size_of_batches_is_a_setting_of_the_pipeline_and_changes_no_answer(
         assert [json.loads(one) for one in alone] == [pytest.approx(json.loads(one), abs=1e-5) for one in together]
     else:
         assert alone == together
+
+
+def test_a_pipeline_writes_with_its_writer():
+    model = make(Translator)
+    calls = []
+
+    def write(own, inputs, config, **options):
+        calls.append((own, len(inputs)))
+        return generate(own, inputs, config, **options)
+
+    plain = model.run(["red cat", "", "the saw"])
+    model.writer = write
+    assert model.run(["red cat", "", "the saw"]) == plain
+    assert calls == [(model.model, 2)]

@@ -2,7 +2,9 @@
 
 import pytest
 import torch
+from typing_extensions import override
 
+from glassformer.kernels.kernel_set import KernelSet, StepNumbers
 from glassformer.runtime.fixed_cache import FixedCache
 from recording import DECODERS, make
 
@@ -80,3 +82,37 @@ def test_clearing_removes_nan_from_keys_and_values():
         store.fill_(float("nan"))
     cache.clear()
     assert not any(store.any() for store in (*cache.keys, *cache.values))
+
+
+class Numbering(KernelSet):
+    """Plain kernels that compute the position and the mask of a step."""
+
+    n_calls = 0
+
+    @override
+    def can_number_step(self, real, dtype):
+        return True
+
+    @override
+    def number_step(self, real, position, dtype, max_len=None):
+        self.n_calls += 1
+        count = real.sum(1, keepdim=True)
+        real[:, position] = True
+        added = torch.where(real, 0.0, -torch.inf).to(dtype)[:, None, None]
+        return StepNumbers(count.clamp_max(max_len - 1), added, position + 1)
+
+
+@pytest.mark.parametrize("name", DECODERS)
+@torch.inference_mode()
+def test_a_kernel_that_numbers_the_tokens_changes_nothing(name):
+    model = make(DECODERS[name])
+    mask = torch.tensor([[True, True, True], [False, False, True]])
+    found = []
+    for kernels in (KernelSet(), Numbering()):
+        cache = fixed_cache(model)
+        cache.counts_real_tokens, cache.kernels = True, kernels
+        model(TOKENS[:, :3], mask, cache=cache)
+        cache.fix()
+        found.append(torch.cat([step(model, cache, TOKENS[:, place : place + 1]) for place in (3, 4)]))
+    assert torch.allclose(*found)
+    assert kernels.n_calls == (2 if name in ("learned positions", "rotary, grouped") else 0)

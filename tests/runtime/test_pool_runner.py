@@ -39,6 +39,28 @@ def test_rows_of_different_lengths_take_steps_together(name, is_recorded):
     assert [row.length for row in rows] == [6, 4, 5]
 
 
+@pytest.mark.parametrize("name", ["learned positions", "window"])
+def test_a_greedy_step_chooses_the_best_tokens_and_continues_with_them(name):
+    runners = [runner_for(DECODERS[name], is_recorded=True) for _ in range(2)]
+    bias = torch.zeros(runners[0].model.config.vocab_size)
+    bias[7] = -torch.inf
+    with torch.inference_mode():
+        for runner in runners:
+            rows = runner.pool.take(3)
+            runner.read(rows, TEXTS)
+            for row in rows:
+                row.state = "running"
+        tokens = chosen = torch.tensor([[3], [4], [5]])
+        for _ in range(3):
+            best = (runners[0].step(tokens) + bias).max(-1)
+            results, chosen = runners[1].greedy_step(chosen, bias)
+            tokens = best.indices[:, None]
+            assert torch.equal(chosen, tokens)
+            assert torch.equal(results[1].long(), best.indices)
+            assert torch.allclose(results[0].double(), best.values.double())
+    assert [row.length for row in runners[1].pool.rows[:3]] == [row.length for row in runners[0].pool.rows[:3]]
+
+
 @pytest.mark.parametrize("is_recorded", [False, True])
 def test_sources_of_different_lengths_take_steps_together(is_recorded):
     runner = runner_for(PAIR, is_recorded=is_recorded)
@@ -163,7 +185,7 @@ def test_a_verification_can_fill_a_row(replaying):
 
 
 def test_more_rows_than_a_cpu_replays_take_plain_steps(replaying, monkeypatch):
-    monkeypatch.setattr(pool_runner, "MAX_REPLAYED_ROWS", 2)
+    monkeypatch.setattr(pool_runner, "MAX_REPLAYED_POOL_ROWS", 2)
     with torch.inference_mode():
         start(replaying, TEXTS)
         replaying.step(torch.full((3, 1), 3))

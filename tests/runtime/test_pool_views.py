@@ -16,7 +16,7 @@ def test_first_next_and_single_tokens_equal_the_uncached_model(name):
     whole = model(texts)
     rows = pool.take(3)
     with torch.inference_mode():
-        found = model(texts[:, :4], cache=FirstTokens(pool, rows, [4, 2, 1]))
+        found = model(texts[:, :4], cache=FirstTokens(pool, rows))
         assert torch.allclose(found[0], whole[0, :4])
         for row, length in zip(rows, (4, 2, 1), strict=True):
             row.length = length
@@ -35,12 +35,12 @@ def test_first_next_and_single_tokens_equal_the_uncached_model(name):
         assert torch.allclose(found, whole[:, 3])
 
 
-def test_padding_is_not_written():
+def test_padding_is_overwritten_or_not_written():
     model = make(DECODERS["alibi"])
     pool = CachePool(model, max_rows=2, max_tokens=8)
     rows = pool.take(2)
     with torch.inference_mode():
-        model(torch.tensor([[5, 6, 7], [8, 0, 0]]), cache=FirstTokens(pool, rows, [3, 1]))
+        model(torch.tensor([[5, 6, 7], [8, 0, 0]]), cache=FirstTokens(pool, rows))
         rows[0].length, rows[1].length = 3, 1
         model(torch.tensor([[5, 0], [6, 7]]), cache=NextTokens(pool, rows, [1, 2]))
     for block in (*pool.keys, *pool.values):
@@ -55,7 +55,7 @@ def test_rows_that_are_not_active_attend_to_nothing():
     for block in (*pool.keys, *pool.values):
         block[1, :, 1:] = torch.nan
     with torch.inference_mode():
-        model(torch.tensor([[5], [5]]), cache=FirstTokens(pool, rows, [1, 1]))
+        model(torch.tensor([[5], [5]]), cache=FirstTokens(pool, rows))
         view = StepTokens(pool, torch.tensor([1, 1]), torch.tensor([True, False]), n_keys=2)
         logits = model(torch.tensor([[6], [6]]), cache=view)
     assert torch.allclose(logits[0, 0], model(torch.tensor([[5, 6]]))[0, 1])

@@ -21,7 +21,9 @@ from glassformer.tasks.code import Code, CodeConfig, CodeData
 from glassformer.tasks.configs.shared import Splits
 from glassformer.tasks.language import DocumentData, Language, LanguageConfig
 from glassformer.text import TokenizerConfig
+from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
 from glassformer.training.run_folder import RunFolder
+from text.tokenizer_folders import byte_level
 
 RHYME = "one two three four five six seven eight nine ten, "
 
@@ -256,3 +258,19 @@ def test_word_dropout_changes_the_inputs_and_not_the_targets(one_text, tmp_path)
     assert torch.equal(read[0], batch.tokens)
     assert 0.3 < (read[1] != batch.tokens).float().mean() < 0.7
     assert "word_dropout" in Code(CodeConfig(data=CodeData(data=one_text.data))).unused()  # whose marks must stay
+
+
+def test_a_model_is_trained_from_scratch_with_another_tokenizer(one_text, tmp_path):
+    byte_level(special=["<|endoftext|>"]).save(str(tmp_path / "tokenizer.json"))
+    config = quick(one_text)
+    config = replace(
+        config,
+        tokenizer=TokenizerConfig(tokenizer_file=str(tmp_path / "tokenizer.json")),
+        train=replace(config.train, updates=2, eval_every=2, save_every=2),
+    )
+    Language(config).train(tmp_path / "model")
+    model = load(tmp_path / "model")
+    before = PretrainedTokenizer.from_folder(tmp_path)
+    text = "seven eight nine"
+    assert model.tokenizer.tokens(model.tokenizer.encode(text)) == before.tokens(before.encode_plain(text))
+    assert model.model.config.vocab_size == before.vocab_size + 3  # four special tokens instead of one

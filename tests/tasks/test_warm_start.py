@@ -6,6 +6,7 @@ import pytest
 import torch
 import transformers
 
+import glassformer
 from glassformer.checkpoint import load_model
 from glassformer.pipelines.load import load
 from glassformer.tasks.classification import Classification, ClassificationConfig, LabeledData
@@ -14,6 +15,7 @@ from glassformer.tasks.masking import Masking, MaskingConfig
 from glassformer.tasks.translation import PairData, Translation, TranslationConfig
 from glassformer.tasks.warm_start import load_encoder, load_seq2seq
 from tasks.pretraining_models import labeled, quick
+from tasks.tiny_tasks import encoder_config, translation, write_pairs
 
 
 def test_a_pretrained_body_is_taken_over_bit_by_bit(masked, tmp_path):
@@ -83,3 +85,96 @@ def test_a_model_that_does_not_fit_is_refused_with_a_reason(masked, denoised, co
     theirs.save_pretrained(tmp_path / "bart")
     with pytest.raises(ValueError, match="was not trained by Glassformer, and its tokenizer cannot be used"):
         Translation(quick(TranslationConfig(data=pairs, start_from=tmp_path / "bart"))).train(tmp_path / "e")
+
+
+def grown_translation(folder, **model):
+    config = translation(folder)
+    return replace(config, model=replace(config.model, **model), grow_from=folder / "m")
+
+
+def test_a_translator_grows_and_resumes_to_the_same_bits(tmp_path):
+    write_pairs(tmp_path)
+    pre = replace(translation(tmp_path), model=replace(translation(tmp_path).model, norm_placement="pre"))
+    Translation(pre).train(tmp_path / "m")
+    large = {"norm_placement": "pre", "d_ff": 40, "n_encoder_layers": 3, "n_heads": 3, "head_dim": 8}
+    config = grown_translation(tmp_path, **large)
+    model = Translation(config).initialize([]).pipeline.model
+    small = load_model(tmp_path / "m").eval()
+    tokens = torch.arange(4, 12)[None]
+    torch.testing.assert_close(model.eval()(tokens, tokens), small(tokens, tokens), rtol=1e-4, atol=1e-5)
+    Translation(config).train(tmp_path / "whole")
+
+    def stop(step):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Translation(config).train(tmp_path / "torn", on_step=stop)
+    Translation(config).train(tmp_path / "torn")
+    whole, torn = (load_model(tmp_path / name).state_dict() for name in ("whole", "torn"))
+    assert all(torch.equal(torn[name], value) for name, value in whole.items())
+    card = (tmp_path / "whole" / "README.md").read_text(encoding="utf-8")
+    assert f"| grown from | `{tmp_path / 'm'}` |" in card
+    assert "3 + 1 layers" in card
+
+
+def test_what_cannot_grow_is_refused_by_name(tmp_path):
+    write_pairs(tmp_path)
+    Translation(translation(tmp_path)).train(tmp_path / "m")
+    post = grown_translation(tmp_path, n_decoder_layers=2, norm_placement="post")
+    if load_model(tmp_path / "m").config.norm_placement == "pre":
+        with pytest.raises(ValueError, match=r"--grow-from .*m: norm_placement='post': expected 'pre'"):
+            Translation(post).train(tmp_path / "n")
+    else:
+        with pytest.raises(ValueError, match=r"--grow-from .*m: n_decoder_layers=2: .*norm_placement='post'"):
+            Translation(post).train(tmp_path / "n")
+    both = replace(grown_translation(tmp_path), start_from=tmp_path / "m")
+    with pytest.raises(ValueError, match=r"--from .* and --grow-from .*: expected one of them"):
+        Translation(both).train(tmp_path / "n")
+    with pytest.raises(ValueError, match="is the model that --grow-from names"):
+        Translation(grown_translation(tmp_path)).train(tmp_path / "m")
+    missing = replace(translation(tmp_path), grow_from=tmp_path / "nowhere")
+    with pytest.raises(FileNotFoundError, match=r"--grow-from .*nowhere: no such folder"):
+        Translation(missing).train(tmp_path / "n")
+
+
+def test_a_classifier_grows_with_its_head_if_the_labels_are_the_same(tmp_path):
+    _, config = encoder_config(tmp_path, "classification")
+    Classification(config).train(tmp_path / "m")
+    large = replace(config, grow_from=tmp_path / "m", model=replace(config.model, d_ff=30))
+    train = list(config.data.splits().train)
+    model, own = Classification(large).initialize(train).pipeline.model, load_model(tmp_path / "m")
+    assert torch.equal(model.head.out_proj.weight, own.head.out_proj.weight)
+    tokens = torch.arange(4, 12)[None]
+    torch.testing.assert_close(model.eval()(tokens), own.eval()(tokens), rtol=1e-4, atol=1e-5)
+    other = [replace_label(example) for example in train]
+    assert Classification(large).initialize(other).pipeline.labels == ["a", "c"]
+
+
+def replace_label(example):
+    return example._replace(labels=["c" if label == "b" else label for label in example.labels])
+
+
+def test_a_masked_language_model_and_a_denoising_model_grow(masked, denoised, corpus):
+    masking = quick(MaskingConfig(data=corpus, grow_from=masked[0]))
+    denoising = quick(DenoisingConfig(data=corpus, noise=load(denoised[0]).noise, grow_from=denoised[0]))
+    for task, config in ((Masking, masking), (Denoising, denoising)):
+        small = load_model(config.grow_from).eval()
+        model = replace(small.config, d_ff=2 * small.config.d_ff)
+        large = task(replace(config, model=model)).initialize([]).pipeline.model.eval()
+        assert large.config.d_ff == model.d_ff
+        tokens = [torch.arange(4, 12)[None]] * (1 if task is Masking else 2)
+        torch.testing.assert_close(large(*tokens), small(*tokens), rtol=1e-4, atol=1e-5)
+
+
+def test_options_that_are_not_given_are_those_of_the_small_model(tmp_path):
+    (tmp_path / "a.txt").write_text("to be or not to be, that is the question. " * 60, encoding="utf-8")
+    common = {"data": tmp_path / "a.txt", "device": "cpu", "vocab_size": 270, "size": "tiny"}
+    sizes = {"d_model": 16, "n_heads": 2, "n_decoder_layers": 1, "d_ff": 20, "context": 16, "norm": "layer"}
+    glassformer.train("language", out=tmp_path / "s", updates=1, **common, **sizes)
+    given = {**common, "size": "auto", "updates": 1, "lr": 1e-9}
+    glassformer.train("language", out=tmp_path / "l", grow_from=tmp_path / "s", n_decoder_layers=2, **given)
+    small, large = load_model(tmp_path / "s"), load_model(tmp_path / "l")
+    changed = {name for name, value in small.config.to_dict().items() if large.config.to_dict()[name] != value}
+    assert changed - {"dropout", "embedding_dropout", "init", "init_std"} == {"n_decoder_layers"}
+    tokens = torch.arange(4, 12)[None]
+    torch.testing.assert_close(large.eval()(tokens), small.eval()(tokens), rtol=1e-3, atol=1e-4)

@@ -73,6 +73,15 @@ def test_continue_records_a_change_but_never_one_that_the_weights_depend_on(tmp_
     assert record["changes"] == [{"position": 4, "settings": {"train.lr": [0.1, 0.2]}, "inputs": []}]
 
 
+@pytest.mark.parametrize(("name", "flag"), [("start_from", "--from"), ("grow_from", "--grow-from")])
+def test_a_run_from_another_model_is_refused_even_with_continue(tmp_path, name, flag):
+    with open_run(tmp_path / "m") as run:
+        run.bind("toy", Config(), {name: "one"})
+        run.begin(PLAN, 0)
+    with open_run(tmp_path / "m") as run, pytest.raises(RunMismatchError, match=rf"another model \({flag}\)"):
+        run.bind("toy", Config(), {name: "other"}, accept_changes=True)
+
+
 def test_a_run_of_an_older_version_resumes_if_the_options_it_lacks_are_off(tmp_path):
     begin(tmp_path / "m")
     record = json.loads((tmp_path / "m.run" / "run.json").read_text(encoding="utf-8"))

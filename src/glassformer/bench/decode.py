@@ -228,6 +228,12 @@ def _contenders(
             for numbers in known:
                 write = peers.ctranslate2(work, theirs, inputs, beam, numbers, str(converted))
                 yield Contender("CTranslate2", numbers, write, int(size * BYTES[numbers] / 4))
+                if batch > 1 and torch.get_num_threads() > 1:
+                    write = peers.ctranslate2(
+                        work, theirs, inputs, beam, numbers, str(converted), batch_per_thread=True
+                    )
+                    title = "CTranslate2, a batch per thread"
+                    yield Contender(title, numbers, write, int(size * BYTES[numbers] / 4))
 
 
 def _with_engine(

@@ -57,10 +57,20 @@ def hf(work: Workload, model: Any, inputs: list[list[int]], beam: int, *, compil
     return write
 
 
-def ctranslate2(work: Workload, model: Any, inputs: list[list[int]], beam: int, kind: str, folder: str) -> Write:
+def ctranslate2(
+    work: Workload,
+    model: Any,
+    inputs: list[list[int]],
+    beam: int,
+    kind: str,
+    folder: str,
+    *,
+    batch_per_thread: bool = False,
+) -> Write:
     """Return a function that runs CTranslate2 with the weights of an HF Marian model (translation only).
 
-    `kind` is the compute type, such as "int8". The converted model is saved in `folder`, if that is empty.
+    `kind` is the compute type, such as "int8". The converted model is saved in `folder`, if that is empty. All threads
+    compute one batch, or with `batch_per_thread` each computes its part of the inputs.
     """
     import ctranslate2
     from ctranslate2.converters.transformers import MarianMTLoader
@@ -76,15 +86,21 @@ def ctranslate2(work: Workload, model: Any, inputs: list[list[int]], beam: int, 
         spec.validate()
         spec.optimize()
         spec.save(folder)
+    threads = torch.get_num_threads()
+    workers = threads if batch_per_thread else 1
     translator = ctranslate2.Translator(
-        folder, compute_type=kind, inter_threads=1, intra_threads=torch.get_num_threads()
+        folder, compute_type=kind, inter_threads=workers, intra_threads=threads // workers
     )
     texts = [[f"t{token}" for token in row] for row in inputs]
     length = work.n_written
 
     def write() -> list[list[int]]:
         found = translator.translate_batch(
-            texts, beam_size=beam, min_decoding_length=length, max_decoding_length=length
+            texts,
+            beam_size=beam,
+            max_batch_size=-(-len(texts) // workers),
+            min_decoding_length=length,
+            max_decoding_length=length,
         )
         return [[int(word[1:]) for word in result.hypotheses[0]] for result in found]
 

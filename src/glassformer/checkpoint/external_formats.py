@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from glassformer.base.names import path_suggestion
+from glassformer.checkpoint.download_cache import find_model
 from glassformer.checkpoint.external_model import ExternalModel
 from glassformer.checkpoint.gguf_file import read_gguf
 from glassformer.checkpoint.hf import import_model
+from glassformer.checkpoint.hf.extra_heads import skipped_heads_note, skipped_names
 from glassformer.checkpoint.hf.folder import is_hf_folder, read_hf_folder
 from glassformer.checkpoint.layout import READ_FILES
 from glassformer.checkpoint.llama2c import read_llama2c
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel, ModelConfig
 
 ORIGIN = "origin.json"
+_LOG = logging.getLogger(__name__)
 
 
 def is_external(path: Path) -> bool:
@@ -74,6 +78,8 @@ def load_model(
 ) -> EncoderModel | DecoderModel | EncoderDecoderModel:
     """Load a model folder or file of any supported format, in eval mode, on the CPU.
 
+    `path` may also be a name on the Hugging Face hub, if the model is in their download cache.
+
     The weights are read one tensor at a time and converted to `dtype` (default float32). `when_filled` is called with
     each module as soon as its weights have been read; it may, for example, quantize the module.
 
@@ -87,7 +93,7 @@ def load_model(
 
     from glassformer.checkpoint.model_folder import load_model as load_own
 
-    path = Path(path)
+    path = find_model(path)
     with naming_errors(path):
         if not is_external(path):
             return load_own(path, dtype=dtype or torch.float32, when_filled=when_filled)
@@ -98,7 +104,11 @@ def load_model(
 
             if has_quantized_tensors(external):
                 return import_quantized(external)
-        return import_model(external.config, external.tensors, dtype=dtype, adapt=adapt, when_filled=when_filled)
+        model = import_model(external.config, external.tensors, dtype=dtype, adapt=adapt, when_filled=when_filled)
+        note = skipped_heads_note(skipped_names(external, model.config))
+        if note is not None:
+            _LOG.warning("%s: %s", path, note)
+        return model
 
 
 def verify_seal(path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ class ExternalModel:
     config: Mapping[str, Any]
     """The values of HF's `config.json`, including `model_type`."""
     tensors: Tensors
+    base: Path | None = None
+    """The folder of the base model, if the model is an adapter. Its tokenizer is used if the adapter has none."""
     tokenizer_json: str | None = None
     """The tokenizer of a GGUF or llama2.c model, as the contents of a `tokenizer.json`; None for an HF folder."""
     tokenizer_config: Mapping[str, Any] = field(default_factory=dict)

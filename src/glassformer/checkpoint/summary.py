@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from glassformer.base.names import no_such_model
+from glassformer.checkpoint.download_cache import find_model
 from glassformer.checkpoint.external_formats import is_external, read_external, read_origin, verify_seal
 from glassformer.checkpoint.external_model import ExternalModel, Tensors
 from glassformer.checkpoint.hf import read_config
@@ -43,7 +44,7 @@ def summarize(path: Path | str, *, allow_pickle: bool = False) -> ModelSummary:
 
     `allow_pickle` permits weights in `pytorch_model.bin`; only these need torch.
     """
-    path = Path(path)
+    path = find_model(path)
     with naming_errors(path):
         return _summarize_foreign(path, allow_pickle) if is_external(path) else _summarize_own(path)
 

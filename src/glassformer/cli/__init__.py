@@ -23,9 +23,13 @@ FUNCTIONS = {
     "demo": ("demo", "demos"),
     "train": ("train", "train"),
     "run": ("run", "run"),
+    "chat": ("chat", "chat"),
+    "serve": ("serve", "serve"),
     "eval": ("evaluate", "evaluate"),
+    "rate": ("rate", "rate"),
     "info": ("info", "info"),
     "convert": ("convert", "convert"),
+    "tokenizer": ("tokenizer_tools", "tokenizer"),
     "bench": ("bench", "bench"),
     "completion": ("completion", "completion"),
 }
@@ -97,7 +101,7 @@ def _run(verb: str, arguments: list[str]) -> None:
         sys.exit("the command line needs one more package: pip install rich")
     module, name = FUNCTIONS[verb]
     function = getattr(import_module(f"glassformer.cli.{module}"), name)
-    if verb in TASK_VERBS:
+    if verb in (*TASK_VERBS, "tokenizer"):
         function(arguments)
     elif verb == "bench" and not arguments:
         from glassformer.cli.bench import WHAT_IT_DOES
@@ -132,7 +136,8 @@ def _report(error: BaseException, verb: str) -> None:
         fail(getattr(error, "for_command_line", error), getattr(error, "exit_code", 1))
 
     from glassformer.kernels.cpp_library import KernelBuildError
-    from glassformer.training.trainer import DivergedError, Interrupted
+    from glassformer.training.stop_signals import Interrupted
+    from glassformer.training.trainer import DivergedError
 
     if isinstance(error, Interrupted):
         fail(f"{error}; run the same command again to resume", error.exit_code)

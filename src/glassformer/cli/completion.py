@@ -70,23 +70,40 @@ def completion_words() -> dict[str, list[str]]:
     """
     from glassformer.base.dataclass_flags import options_of
     from glassformer.cli.bench import bench
+    from glassformer.cli.chat import chat
     from glassformer.cli.convert import convert
     from glassformer.cli.demo import DEFAULT_TASK, demo_function
     from glassformer.cli.evaluate import eval_options
+    from glassformer.cli.evaluate_pretrained import evaluate_pretrained
     from glassformer.cli.info import info
+    from glassformer.cli.rate import rate
     from glassformer.cli.run import run
+    from glassformer.cli.serve import serve
+    from glassformer.cli.tokenizer_tools import ACTIONS
     from glassformer.cli.train import run_options
     from glassformer.tasks.task_registry import TASKS, config_named, data_named
 
     found = {"": [*VERBS, "help", "--help", "--version"], "help": list(VERBS), "completion": [*get_args(Shell)]}
-    for verb, function in (("run", run), ("info", info), ("convert", convert), ("bench", bench)):
+    for verb, function in (
+        ("run", run),
+        ("chat", chat),
+        ("serve", serve),
+        ("rate", rate),
+        ("info", info),
+        ("convert", convert),
+        ("bench", bench),
+    ):
         found[verb] = _flags(function_options(function)[2])
     of_all_tasks: dict[str, Option] = {}
     for task in TASKS:
         found[f"train {task}"] = [*_flags({**run_options(), **options_of(config_named(task))}), HELP_ALL]
         found[f"demo {task}"] = _flags(function_options(demo_function(task))[2])
         of_all_tasks |= eval_options(task, data_named(task)())
+    of_all_tasks |= function_options(evaluate_pretrained)[2]
     found["eval"] = _flags(of_all_tasks)  # which of them apply depends on the task of the model
+    for action, tool in ACTIONS.items():
+        found[f"tokenizer {action}"] = _flags(function_options(tool)[2])
+    found["tokenizer"] = found["help tokenizer"] = list(ACTIONS)
     found["train"] = found["help train"] = found["help demo"] = list(TASKS)
     found["demo"] = [*TASKS, *found[f"demo {DEFAULT_TASK}"]]
     return found

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from glassformer.base.dataclass_flags import Option, field_options
 from glassformer.base.names import path_suggestion
-from glassformer.cli.flag_parser import HELP, HELP_ALL, UsageError, help_text, naming_columns, parse_options
+from glassformer.cli.evaluate_pretrained import evaluate_pretrained
+from glassformer.cli.flag_parser import (
+    HELP,
+    HELP_ALL,
+    UsageError,
+    call_function,
+    help_text,
+    naming_columns,
+    parse_options,
+)
+from glassformer.cli.process import computing_for_long
 from glassformer.cli.run_options import ComputeOptions, reporting_truncated
 from glassformer.pipelines.pipeline_registry import PIPELINES
 from glassformer.progress import Step, reporting
@@ -19,9 +29,11 @@ if TYPE_CHECKING:
 
 USAGE = """\
 usage: glassformer eval FOLDER --data PATH ... [OPTIONS]
+       glassformer eval MODEL --choices PATH ... [OPTIONS]
        glassformer eval FOLDER --source PATH ... --target PATH ... [OPTIONS]
 
 Score a model that was trained here on your own data, by the metrics of its task. Columns are read as in training.
+A decoder of another library is scored by the perplexity of texts, and by multiple choice.
 
 glassformer eval FOLDER --help shows the options for the model in FOLDER."""
 
@@ -50,20 +62,26 @@ def evaluate(arguments: list[str]) -> None:
         if is_asked:
             return
         raise UsageError("eval needs a model folder first: expected one that was trained here")
+    from glassformer.checkpoint.download_cache import find_model
     from glassformer.checkpoint.external_formats import is_external, read_origin
     from glassformer.checkpoint.safe_files import SealedFolder
+    from glassformer.checkpoint.summary import summarize
     from glassformer.pipelines.pipeline_registry import TASK, read_about
     from glassformer.tasks.task_registry import task_named
 
     folder, *rest = arguments
-    if not Path(folder).is_dir():
-        hint = "" if Path(folder).exists() else f"; {path_suggestion(Path(folder))}"
-        raise ValueError(f"{folder} is no folder: expected a model that was trained here{hint}")
-    if is_external(Path(folder)) or read_origin(Path(folder)) is not None:
-        raise ValueError(
-            f"{folder} is in another library's format and names no task: expected a folder that train wrote. "
-            f"glassformer run {folder} --input FILE --output NEW_FILE writes its answers"
-        )
+    path = find_model(folder)
+    if not path.exists():
+        raise ValueError(f"{folder} is no folder: expected a model that was trained here; {path_suggestion(path)}")
+    if is_external(path) or read_origin(path) is not None:
+        kind = summarize(path, allow_pickle="--allow-pickle" in rest).config.kind
+        if kind != "decoder":
+            raise ValueError(
+                f"{folder} is in another library's format and names no task: expected a folder that train wrote, or a "
+                f"decoder. glassformer run {folder} --input FILE --output NEW_FILE writes its answers"
+            )
+        call_function(evaluate_pretrained, [str(path), *rest], "eval")
+        return
     SealedFolder(Path(folder))  # raises if the folder is not a model
     about = read_about(Path(folder))
     task = task_named(about["task"])
@@ -85,7 +103,7 @@ def evaluate(arguments: list[str]) -> None:
         raise UsageError(f"eval needs data: expected {_files(usual, options)} after {folder}")
     with reporting(quiet=asked.quiet), Step("loading torch"):
         pipeline = asked.load(folder)
-    with reporting_truncated(pipeline, truncate=asked.truncate):
+    with reporting_truncated(pipeline, truncate=asked.truncate), computing_for_long():
         with reporting(quiet=asked.quiet), naming_columns(data):
             results, scored_on = task.evaluate(pipeline, data, own)
         _print(results, scored_on, as_json=asked.json)

@@ -30,14 +30,16 @@ def info(
     compile: Literal["auto", "on", "off"] = "auto",
     allow_pickle: bool = False,
 ) -> None:
-    """Show what a model is: kind, number of parameters, task, languages, number format, tokenizer, chat template and
-    settings.
+    """Show what a model is: kind, number of parameters, task, languages, family, head, number format, memory,
+    tokenizer, chat template and settings.
+
+    The memory is that of the weights, in each number format that --dtype and --quantize can ask for.
 
     Only the headers of the weight files are read, but the checksums of a folder that Glassformer wrote are verified,
     which takes longer for a large model.
 
     Args:
-        path: A model folder, or a GGUF or llama2.c file.
+        path: A model folder, a GGUF or llama2.c file, or org/name for a model in Hugging Face's download cache.
         json: Print one JSON object, with all settings.
         runtime: Also show how the model would compute on this machine, and why: device, numbers, kernels, steps, cost
             of the first use, and memory. The weights are not loaded.
@@ -61,13 +63,17 @@ def info(
         print(line)
 
 
-def describe(path: Path, *, allow_pickle: bool = False) -> dict[str, Any]:
+def describe(path: Path | str, *, allow_pickle: bool = False) -> dict[str, Any]:
     """Return the description of a model, which `info` prints as text and `info --json` as a JSON object."""
+    from glassformer.checkpoint.download_cache import find_model
+    from glassformer.checkpoint.hf.extra_heads import modules_of, skipped_names
     from glassformer.checkpoint.summary import summarize
+    from glassformer.models.costs import weight_bytes_by_format
     from glassformer.pipelines.pipeline_registry import DATA_SETTINGS, TASK, read_about
     from glassformer.tasks.configs.shared import TaskData
     from glassformer.tasks.task_registry import data_named
 
+    path = find_model(path)
     model = summarize(path, allow_pickle=allow_pickle)
     about = read_about(path) if (path / TASK).is_file() else {}
     data: type[TaskData[Any]] = data_named(about["task"]) if about else TaskData
@@ -88,6 +94,10 @@ def describe(path: Path, *, allow_pickle: bool = False) -> dict[str, Any]:
         "languages": data.stored_languages(about),
         "data": data.changed_settings(about),
         "family": model.family,
+        "head": _head(model.config),
+        "adapter_of": None if model.foreign is None or model.foreign.base is None else str(model.foreign.base),
+        "skipped_heads": [] if model.foreign is None else modules_of(skipped_names(model.foreign, model.config)),
+        "memory_bytes": weight_bytes_by_format(model.config),
         "numbers": dict(model.stored),
         "tokenizer_problem": problem,
         "tokenizers": {side: _about_tokenizer(one) for side, one in tokenizers.items()},
@@ -98,11 +108,13 @@ def describe(path: Path, *, allow_pickle: bool = False) -> dict[str, Any]:
 
 def _runtime(path: Path, asked: Mapping[str, Any], *, allow_pickle: bool) -> dict[str, dict[str, str]]:
     """Return what would be decided for the model, and why, if `run` were given these options."""
+    from glassformer.checkpoint.download_cache import find_model
     from glassformer.checkpoint.gguf_model import has_quantized_tensors
     from glassformer.checkpoint.summary import summarize
     from glassformer.runtime.runtime_report import report_runtime
 
     model = summarize(path, allow_pickle=allow_pickle)
+    path = find_model(path)
     is_packed = model.foreign is not None and has_quantized_tensors(model.foreign)
     found = report_runtime(model.config, **asked, stored_bytes=path.stat().st_size if is_packed else 0)
     return {what: {"decision": one.decision, "why": one.why} for what, one in found.items()}
@@ -123,6 +135,8 @@ def _tokenizers(
         return {"text": found}
     if path.is_file():
         return {}
+    if model.foreign is not None and model.foreign.base is not None and not (path / "tokenizer.json").is_file():
+        path = model.foreign.base
     if model.family is not None or about.get("tokenizer") == "pretrained":
         source = PretrainedTokenizer.from_folder(path)
         if model.config.kind != "encoder_decoder" or (path / "tokenizer.json").is_file():
@@ -138,6 +152,17 @@ def _about_tokenizer(tokenizer: "Tokenizer | PretrainedTokenizer") -> dict[str, 
         "size": tokenizer.vocab_size,
         "special_tokens": tokenizer.tokens(sorted(tokenizer.special_ids)),
     }
+
+
+def _head(config: Any) -> str:
+    """Describe the head of a model, such as "sequence_class, 3 classes, with a dense layer"."""
+    n_labels, dense = config.n_labels, config.head_transform
+    parts = [config.head, f"{n_labels:,} class{'es' * (n_labels != 1)}" if n_labels else ""]
+    return ", ".join(filter(None, [*parts, "with a dense layer" if dense else "", "tied" * config.ties_output]))
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:,.0f} MB" if size >= 1e7 else f"{size / 1e6:,.2f} MB"
 
 
 def _changed(config: Any) -> dict[str, Any]:
@@ -163,7 +188,14 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
             yield f"  {title:<15}{', '.join(f'{name}={_short(value)}' for name, value in found[key].items())}"
     if found["family"]:
         yield f"  family         {found['family']}"
+    if found["adapter_of"]:
+        yield f"  adapter of     {found['adapter_of']}"
+    yield f"  head           {found['head']}"
+    if found["skipped_heads"]:
+        yield f"  skipped heads  {', '.join(found['skipped_heads'])}"
     yield f"  numbers        {_numbers(found['numbers'])}"
+    sizes = (f"{name} {_megabytes(size)}" for name, size in found["memory_bytes"].items())
+    yield f"  memory         {', '.join(sizes)}"
     for side, about in found["tokenizers"].items():
         title = "tokenizer" if side == "text" else f"{side} tokens"
         special = about["special_tokens"]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from glassformer.cli.flag_parser import UsageError
 from glassformer.cli.lines import CHUNK, FILE_CHUNK, check_files, check_stdin, run_lines
+from glassformer.cli.process import computing_for_long
 from glassformer.cli.run_options import (
     AnswerOptions,
     ComputeOptions,
@@ -59,7 +60,8 @@ def run(
     on the model is refused.
 
     Args:
-        path: A model folder, or a GGUF or llama2.c file.
+        path: A model folder, a GGUF or llama2.c file, or org/name for a model in Hugging Face's download cache. Nothing
+            is downloaded.
         embed: Print a vector for each line, as a JSON list, instead of doing the task. For encoders.
         allow_pickle: Also read weights from pytorch_model.bin, with a reader that accepts only tensors.
     """
@@ -69,15 +71,18 @@ def run(
         system=None if decoder.system is None else _as_utf8(decoder.system),
         stop=tuple(map(_as_utf8, decoder.stop)),
     )
+    from glassformer.checkpoint.download_cache import find_model
+
     given = given_options(answer, writing, decoder, embed=embed)
     check_ranges(given)
     _check_streams(input_and_output, decoder)
+    path = find_model(path)
     kind = _task_of(path)
     if kind is not None:  # before the model is loaded, which may take a while
         check_taken(path, kind, given)
     model = compute.load(path, allow_pickle=allow_pickle)
     check_taken(path, _kind_of(model), given)
-    with reporting_truncated(model, truncate=writing.truncate):
+    with reporting_truncated(model, truncate=writing.truncate), computing_for_long():
         _use(model, given, input_and_output, answer, decoder)
 
 

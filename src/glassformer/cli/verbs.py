@@ -4,9 +4,13 @@ VERBS = {
     "demo": "train a small model in minutes and try it: a translator, or demo TASK for another task",
     "train": "train a model for a task on your own data; train --help lists the tasks",
     "run": "translate, classify, continue, answer or embed lines of text with a trained model",
+    "chat": "hold a conversation in the terminal, with a model or a server",
+    "serve": "serve models over HTTP, with OpenAI's API and a task API",
     "eval": "score a trained model on your own data, by the metrics of its task",
+    "rate": "let people compare the outputs of models, blind, and report who wins",
     "info": "show what a model folder holds",
     "convert": "write a model in another library's format, or read one",
+    "tokenizer": "train, use, inspect and compare tokenizers",
     "bench": "measure how fast this machine generates text, beside other libraries",
     "completion": "print a script that completes commands and options in bash, zsh or fish",
 }

@@ -47,6 +47,7 @@ from glassformer.decoding.diverse_beam import rank_groups
 from glassformer.decoding.generation_config import GenerationConfig
 from glassformer.decoding.rules import NAN_LOGITS, History, Rules
 from glassformer.decoding.sampling import NEG_INF
+from glassformer.decoding.step_loop import close_gaps
 from glassformer.kernels.kernel_registry import PLAIN
 from glassformer.kernels.kernel_set import KernelSet, stable_topk
 from glassformer.runtime.async_readback import AsyncReadback
@@ -351,7 +352,7 @@ class BeamSearch:
     def drop_decided(self) -> bool:
         """Remove the decided sentences from the batch; return whether any sentence is left."""
         decided = self.are_decided()
-        self.memories = staying = (~decided).nonzero()[:, 0]
+        self.memories = staying = torch.tensor(close_gaps((~decided).tolist()), dtype=torch.long, device=decided.device)
         self._finish(decided.nonzero()[:, 0])
         self.sentences = [self.sentences[place] for place in staying.tolist()]
         if not self.sentences:

@@ -31,8 +31,9 @@ from glassformer.decoding.generation_config import GenerationConfig
 from glassformer.decoding.open_batch import check_inputs, from_beam, open_batch, sequences_of
 from glassformer.decoding.prefix_reuse import take_rows
 from glassformer.decoding.prompt_reader import PromptReader, Reading
-from glassformer.decoding.rules import Rules
+from glassformer.decoding.rules import check_token_ids
 from glassformer.decoding.running_batch import RunningBatch
+from glassformer.decoding.step_loop import TokenConstraint
 from glassformer.decoding.text_stream import Decodes
 from glassformer.models import DecoderModel
 from glassformer.runtime.choose_runner import keep_pool, open_pool, update_pool
@@ -102,18 +103,27 @@ class Engine:
         on_token: Callable[[int, int], None] | None = None,
         *,
         with_log_probs: bool = False,
+        n_top_log_probs: int = 0,
+        make_constraint: Callable[[], TokenConstraint] | None = None,
     ) -> EngineRequest:
         """Queue a request to generate from `tokens`, and return it.
 
         After each new token except END, `on_token` is called with the index of the sample and the token; beam search
-        does not call it. With `with_log_probs` the texts get the log-probability of each token. Raises ValueError if
-        the model cannot read the tokens, and EngineFullError if the queue is full or the request exceeds a limit of
-        the engine.
+        does not call it. With `with_log_probs` the texts get the log-probability of each token, and the sequences
+        note the `n_top_log_probs` likeliest ones of each step. `make_constraint` is called once per sequence. Raises
+        ValueError if the model cannot read the tokens, and EngineFullError if the queue is full or the request exceeds
+        a limit of the engine.
         """
         config = config or GenerationConfig()
         # `index` refuses numbers that are not whole: reading them would fail, also for prompts read together with them.
         request = EngineRequest(
-            [index(token) for token in tokens], config, on_token, with_log_probs, on_cancel=self._withdraw
+            [index(token) for token in tokens],
+            config,
+            on_token,
+            with_log_probs,
+            n_top_log_probs,
+            make_constraint,
+            on_cancel=self._withdraw,
         )
         self._check(request)
         rows = request.n_rows
@@ -229,12 +239,15 @@ class Engine:
             beams = [request, *(beam.request for beam in self._beams)]
             return sum(beam.n_rows * beam.size_for(self.model) for beam in beams) <= self.max_tokens
         reader = self._open_reader()
+        pool, size = reader.batch.runner.pool, request.size_for(self.model)
+        if pool.has_room(request.n_rows, size):
+            return True
         users = [
             *(member.request for member in reader.batch.members),
             *(reading.request for reading in reader.readings),
         ]
         needs = [user.size_for(self.model) for user in {id(user): user for user in users}.values()]
-        return reader.batch.runner.pool.fit(request.n_rows, request.size_for(self.model), needs)
+        return pool.fit(request.n_rows, size, needs)
 
     def _open_reader(self) -> PromptReader:
         if self._reader is None:
@@ -249,7 +262,7 @@ class Engine:
         if config.num_beams > 1:
             self._beams.append(_Beam(request, self._search(request)))
             return
-        Rules([config], end=self.end, vocab_size=self.model.config.vocab_size)  # raises if it names unknown tokens
+        check_token_ids(config, self.model.config.vocab_size)
         request.rows = sequences_of(
             self.model,
             [request.tokens],
@@ -258,6 +271,8 @@ class Engine:
             [request.max_new_for(self.model)],
             with_log_probs=request.with_log_probs,
             tokenizer=self.tokenizer,
+            n_top_log_probs=request.n_top_log_probs,
+            make_constraint=request.make_constraint,
         )
         reader = self._open_reader()
         places, request.n_reused = take_rows(reader.batch.runner.pool, request.tokens, request.n_rows, self.min_reuse)

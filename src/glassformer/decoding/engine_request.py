@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from glassformer.decoding.generation_config import GenerationConfig
 from glassformer.decoding.open_batch import GeneratedText, generated_text_of, limit_by_source
-from glassformer.decoding.step_loop import SequenceState
+from glassformer.decoding.step_loop import SequenceState, TokenConstraint
 from glassformer.models import DecoderModel
 from glassformer.runtime.step_runner import TextModel, limit_new_tokens
 
@@ -25,6 +25,10 @@ class EngineRequest:
     """Called with the sample index and the token after each token; not for beam search."""
     with_log_probs: bool = False
     """Whether `texts` get the log-probability of each token; not for beam search."""
+    n_top_log_probs: int = 0
+    """How many of the likeliest tokens of each step the sequences note; not for beam search."""
+    make_constraint: Callable[[], TokenConstraint] | None = None
+    """Makes the constraint of each sequence; None allows every token. Not for beam search."""
     rows: list[SequenceState] = field(default_factory=list)
     """The sequences of the request, one per sample; empty for beam search and while the request waits."""
     texts: list[GeneratedText] = field(default_factory=list)

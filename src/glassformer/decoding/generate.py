@@ -22,6 +22,7 @@ from glassformer.decoding.recorded_beam import can_search_recorded, search_recor
 from glassformer.decoding.step_loop import run_sequences
 from glassformer.decoding.text_stream import Decodes
 from glassformer.progress import Step
+from glassformer.runtime.cpu_workers import compute_batches, count_workers, limit_batch_tokens
 from glassformer.runtime.step_runner import TextModel, inference
 
 
@@ -56,21 +57,34 @@ def generate(
         )
     results: list[list[GeneratedText]] = [[] for _ in inputs]
     copies = config.num_beams if config.num_beams > 1 else config.num_return_sequences
-    waiting = sorted(range(len(inputs)), key=lambda index: -len(inputs[index]))
+    lengths = [len(tokens) for tokens in inputs]
+
+    def answer(chosen: list[int]) -> list[list[GeneratedText]]:
+        batch = [list(inputs[index]) for index in chosen]
+        if config.num_beams > 1:
+            return _by_beam(model, batch, config, begin, end, tokenizer)
+        return _by_sampling(model, batch, config, begin, end, with_log_probs, tokenizer)
+
     with inference(model), Step("writing texts", len(inputs)) as step:
-        while waiting:
-            longest = len(inputs[waiting[0]])
-            size = max(1, batch_tokens // (longest * copies))
-            batch = [list(inputs[index]) for index in waiting[:size]]
-            chosen, waiting = waiting[: len(batch)], waiting[len(batch) :]
-            if config.num_beams > 1:
-                found = _by_beam(model, batch, config, begin, end, tokenizer)
-            else:
-                found = _by_sampling(model, batch, config, begin, end, with_log_probs, tokenizer)
+        workers = count_workers(model, lengths, copies, needs_attention=bool(config.coverage_penalty))
+        batches = list(_batches(lengths, limit_batch_tokens(batch_tokens, workers, lengths, copies) // copies))
+        for chosen, found in zip(batches, compute_batches(model, answer, batches, workers), strict=True):
             for index, texts in zip(chosen, found, strict=True):
                 results[index] = texts
             step.advance(len(chosen))
     return results
+
+
+def _batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
+    """Yield the indices of inputs of these lengths in batches, the longest inputs first.
+
+    A batch has at most `batch_tokens` tokens, padding included, but at least one input.
+    """
+    waiting = sorted(range(len(lengths)), key=lambda index: -lengths[index])
+    while waiting:
+        size = max(1, batch_tokens // lengths[waiting[0]])
+        yield waiting[:size]
+        waiting = waiting[size:]
 
 
 def stream(

@@ -62,6 +62,8 @@ class GenerationConfig:
     """Positive logits of tokens that already occurred are divided by this; negative ones are multiplied."""
     presence_penalty: float = 0.0
     """Subtracted from the logits of tokens that were already generated."""
+    frequency_penalty: float = 0.0
+    """Subtracted from a token's logit once for each time that it was already generated."""
     no_repeat_ngram_size: int = 0
     """No n-gram of this many tokens is generated twice."""
     logit_bias: Mapping[int, float] = field(default_factory=dict)
@@ -243,6 +245,7 @@ _RANGES = (
     ("coverage_penalty", 0.0, 1e6),
     ("diversity_penalty", 0.0, 1e6),
     ("presence_penalty", -1e6, 1e6),
+    ("frequency_penalty", -1e6, 1e6),
     ("top_p", 0.0, 1.0),
     ("min_p", 0.0, 1.0),
     ("typical_p", 0.0, 1.0),

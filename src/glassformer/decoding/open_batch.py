@@ -1,6 +1,6 @@
 """The inputs and results of generation: check and pad inputs, open a runner for them, and make texts of sequences."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from torch import Tensor
 from glassformer.decoding.beam import Hypothesis
 from glassformer.decoding.generation_config import GenerationConfig
 from glassformer.decoding.rules import check_token_ids
-from glassformer.decoding.step_loop import Reason, SequenceState
+from glassformer.decoding.step_loop import Reason, SequenceState, TokenConstraint
 from glassformer.decoding.text_stream import Decodes, TextStream
 from glassformer.models import DecoderModel, EncoderDecoderModel
 from glassformer.nn.tensor_checks import check_id_list
@@ -43,10 +43,13 @@ def sequences_of(
     *,
     with_log_probs: bool = False,
     tokenizer: Decodes | None = None,
+    n_top_log_probs: int = 0,
+    make_constraint: Callable[[], TokenConstraint] | None = None,
 ) -> list[SequenceState]:
     """Return the initial state of each sequence to generate. The samples of one input are next to each other.
 
     `max_new` is the limit of new tokens of each input in `batch`. With a tokenizer, each token is decoded as it comes.
+    `make_constraint` is called once per sequence.
     """
     if config.stop_strings and tokenizer is None:
         raise ValueError("stop_strings without a tokenizer: pass the tokenizer that decodes the text")
@@ -58,6 +61,8 @@ def sequences_of(
             number,
             stream=None if tokenizer is None else TextStream(tokenizer, config.stop_strings),
             with_log_probs=with_log_probs,
+            n_top_log_probs=n_top_log_probs,
+            constraint=None if make_constraint is None else make_constraint(),
         )
         for tokens, limit in zip(batch, max_new, strict=True)
         for number in range(config.num_return_sequences)

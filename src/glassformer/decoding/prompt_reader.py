@@ -2,18 +2,24 @@
 
 from dataclasses import dataclass
 
-import torch
-
 from glassformer.decoding.engine_request import EngineRequest
 from glassformer.decoding.prompt_lookup import PromptLookup
 from glassformer.decoding.running_batch import Member, RunningBatch
 from glassformer.models import DecoderModel
+from glassformer.runtime.async_readback import upload
 from glassformer.runtime.cache_pool import PoolRow
 
 READ_AT_ONCE = 4096
 """The most prompt tokens that are read at once while no request runs."""
 MAX_PADDING = 0.25
 """Prompts are read together while at most this share of the tokens is padding."""
+GPU_READ_AT_ONCE = 16384
+"""`READ_AT_ONCE` of a GPU, which needs more tokens to be busy."""
+GPU_PADDED = 8192
+"""Prompts of any lengths are read together on a GPU up to this many tokens with padding.
+
+To launch the kernels for several groups takes longer than to read the padding.
+"""
 
 
 @dataclass(eq=False)
@@ -41,10 +47,14 @@ class PromptReader:
     def __init__(self, batch: RunningBatch, *, begin: int | None, read_tokens: int):
         self.batch, self.begin, self.read_tokens = batch, begin, read_tokens
         self.readings: list[Reading] = []
+        is_cuda = batch.runner.pool.device.type == "cuda"
+        self._read_at_once = GPU_READ_AT_ONCE if is_cuda else READ_AT_ONCE
+        self._any_padding = GPU_PADDED if is_cuda else 0
+        """Up to this many tokens, prompts are read together whatever their lengths."""
 
     def read(self) -> None:
         """Read prompts, or parts of them, within the limit of one step."""
-        limit = self.read_tokens if self.batch.members else max(self.read_tokens, READ_AT_ONCE)
+        limit = self.read_tokens if self.batch.members else max(self.read_tokens, self._read_at_once)
         left = limit
         while self.readings:
             group = self._next_group(left)
@@ -86,7 +96,8 @@ class PromptReader:
                 continue
             length = len(reading.unread)
             padded = (len(group) + 1) * max(longest, length)
-            if padded <= left and n_real + length >= (1 - MAX_PADDING) * padded:
+            is_dense = padded <= self._any_padding or n_real + length >= (1 - MAX_PADDING) * padded
+            if padded <= left and is_dense:
                 group.append(reading)
                 n_real, longest = n_real + length, max(longest, length)
             elif reading is first:
@@ -115,7 +126,8 @@ class PromptReader:
         for number in complete:
             self.readings.remove(group[number])
         if members:
-            self.batch.join(members, scores[torch.tensor(numbers, device=scores.device)])
+            is_whole = numbers == list(range(len(scores)))
+            self.batch.join(members, scores if is_whole else scores[upload(numbers, scores.device)])
 
     def _lookup_for(self, request: EngineRequest) -> PromptLookup | None:
         """Return the index of a request's prompt, or source, if it asks for proposed tokens."""

@@ -4,7 +4,7 @@ Each batch row has its own rules, so that different requests can share a batch. 
 The rules are applied in the order of HF's `generate`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -48,6 +48,7 @@ class Rules:
             check_token_ids(request, vocab_size)
         self._repetition = self._numbers("repetition_penalty", 1.0)
         self._presence = self._numbers("presence_penalty", 0.0)
+        self._frequency = self._numbers("frequency_penalty", 0.0)
         self._min_new_tokens = [request.min_new_tokens for request in self.requests]
         self._bias = self._make_bias()
         sizes = [request.no_repeat_ngram_size for request in self.requests]
@@ -62,26 +63,27 @@ class Rules:
     @property
     def are_any(self) -> bool:
         """Whether any batch row has a rule."""
-        numbers = self._repetition, self._presence, self._bias
+        numbers = self._repetition, self._presence, self._frequency, self._bias
         others = self._ngrams, self._bad_runs, self._longest_prefix, any(self._min_new_tokens)
         return any(x is not None for x in numbers) or any(map(bool, others))
 
     @property
     def read_tokens(self) -> bool:
         """Whether any rule reads the previous tokens. If not, the caller may pass a `History` without tokens."""
-        return self._repetition is not None or self._presence is not None or bool(self._ngrams or self._bad_runs)
+        penalties = self._repetition, self._presence, self._frequency
+        return any(one is not None for one in penalties) or bool(self._ngrams or self._bad_runs)
 
     @cached_property
     def are_a_bias(self) -> bool:
         """Whether the rules only add a bias (V,) to the logits, the same for every row (see `bias_after`).
 
-        That is so if all rows belong to one request, and it has no rule about previous tokens and no forced prefix.
+        That is so if all rows have the same rules, none of them about previous tokens, and no forced prefix.
         """
         return len(self._distinct()) == 1 and not self.read_tokens and not self._longest_prefix
 
     @property
     def min_new_tokens(self) -> int:
-        """The number of new tokens before which END is forbidden, for a batch of one request.
+        """The number of new tokens before which END is forbidden, for a batch whose rows have the same rules.
 
         Read it only if `are_a_bias` is True: otherwise each row may have its own number, and this is the first row's.
         """
@@ -112,9 +114,11 @@ class Rules:
             seen = self._seen(history.tokens, history.is_real)
             scores = penalize_repetition(scores, seen, self._repetition[:, None])
         if self._presence is not None:
-            places = torch.arange(history.tokens.shape[1], 0, -1, device=self.device)
-            written = self._seen(history.tokens, places <= torch.tensor(history.n_written, device=self.device)[:, None])
-            scores = scores - written * self._presence[:, None]
+            scores = scores - self._seen(history.tokens, self._is_written(history)) * self._presence[:, None]
+        if self._frequency is not None:
+            counts = torch.zeros(len(scores), self.vocab_size, device=self.device)
+            counts.scatter_add_(1, history.tokens, self._is_written(history).to(counts))
+            scores = scores - counts * self._frequency[:, None]
         for size, rows in self._ngrams.items():
             scores = scores.masked_fill(self._repeats(history, size) & rows[:, None], NEG_INF)
         for row, run in self._bad_runs:
@@ -145,6 +149,11 @@ class Rules:
         nowhere = self.vocab_size  # an extra column for positions that do not count
         seen = torch.zeros(len(tokens), nowhere + 1, dtype=torch.bool, device=self.device)
         return seen.scatter_(1, tokens.masked_fill(~counts, nowhere), True)[:, :nowhere]
+
+    def _is_written(self, history: History) -> Tensor:
+        """Return (N, L): which positions of the history are new tokens, not the prompt."""
+        places = torch.arange(history.tokens.shape[1], 0, -1, device=self.device)
+        return places <= torch.tensor(history.n_written, device=self.device)[:, None]
 
     def _repeats(self, history: History, size: int) -> Tensor:
         """Return (N, V): which next tokens would complete a run of `size` tokens that the row's history already has."""
@@ -191,8 +200,24 @@ class Rules:
         return bias
 
     def _distinct(self) -> list[GenerationConfig]:
-        """Return each request object once. Often all rows of a batch belong to one request."""
-        return [*{id(request): request for request in self.requests}.values()]
+        """Return the requests whose rules differ, each once. Often all rows of a batch have the same rules."""
+        objects = {id(request): request for request in self.requests}.values()
+        return [*{_rules_of(request): request for request in objects}.values()]
+
+
+def _rules_of(request: GenerationConfig) -> Hashable:
+    """Return the settings of a request that `Rules` applies."""
+    return (
+        request.min_new_tokens,
+        frozenset(request.eos_token_id),
+        frozenset(request.logit_bias.items()),
+        frozenset(request.suppress_tokens),
+        frozenset(map(tuple, request.bad_words_ids)),
+        tuple(request.prefix),
+        request.repetition_penalty,
+        request.presence_penalty,
+        request.no_repeat_ngram_size,
+    )
 
 
 def check_token_ids(request: GenerationConfig, vocab_size: int) -> None:

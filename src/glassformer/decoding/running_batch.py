@@ -7,13 +7,14 @@ are read. If a request asks for it, a step verifies several proposed tokens at o
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from glassformer.decoding.engine_request import EngineRequest
 from glassformer.decoding.prompt_lookup import PromptLookup, ProposalLength, floor_to_power
 from glassformer.decoding.step_loop import SequenceState, TokenChooser
+from glassformer.runtime.async_readback import upload
 from glassformer.runtime.cache_pool import PoolRow
 from glassformer.runtime.pool_runner import PoolRunner
 
@@ -36,7 +37,8 @@ class Member:
     @property
     def is_over(self) -> bool:
         """Whether the sequence has ended, or its request was canceled or has failed."""
-        return self.sequence.reason is not None or self.request.is_canceled or self.request.is_done
+        request = self.request
+        return self.sequence.reason is not None or request.is_canceled or request.done.is_set()
 
     def propose(self) -> list[int]:
         """Return tokens that may come next, at most as many as the request asks for and has left."""
@@ -55,12 +57,38 @@ class Member:
         self.place.tokens.append(token)
         if self.lookup is not None:
             self.lookup.add(token)
-        if self.request.on_token is None or self.request.is_done:
+        if self.request.on_token is None or self.request.done.is_set():
             return
         try:
             self.request.on_token(self.sequence.number, token)
         except Exception as error:  # an error of the callback ends its own request only
             self.request.fail(error)
+
+
+class _Launched(NamedTuple):
+    """A step that was launched, and its members."""
+
+    members: list[Member]
+    scores: Tensor | None
+    """(N, V), the logits of a step that chooses no tokens."""
+    results: Tensor | None = None
+    """(2, N), the scores and ids of the tokens that a greedy step has chosen."""
+    tokens: Tensor | None = None
+    """(N, 1), these tokens."""
+
+    def keep(self, staying: list[int]) -> "_Launched | None":
+        """Return the step with some of its members only."""
+        if not staying:
+            return None
+        some = [self.scores, self.results, self.tokens]
+        device = next(tensor.device for tensor in some if tensor is not None)
+        rows = upload(staying, device)
+        return _Launched(
+            [self.members[number] for number in staying],
+            None if self.scores is None else self.scores[rows],
+            None if self.results is None else self.results[:, rows],
+            None if self.tokens is None else self.tokens[rows],
+        )
 
 
 class RunningBatch:
@@ -72,9 +100,10 @@ class RunningBatch:
     def __init__(self, runner: PoolRunner, *, end: int, keeps_texts: bool):
         self.runner, self.end, self.keeps_texts = runner, end, keeps_texts
         self.members: list[Member] = []
-        self._ahead: tuple[list[Member], Tensor] | None = None
-        """The members of a step that was launched early, and their logits."""
-        self._chooser: TokenChooser | None = None
+        self._ahead: _Launched | None = None
+        """A step that was launched early."""
+        self._chooser: tuple[list[Member], TokenChooser] | None = None
+        """The members of the step before, and their chooser."""
 
     def join(self, members: Sequence[Member], scores: Tensor) -> None:
         """Add sequences whose prompts have been read, and choose their first tokens from the logits (N, V)."""
@@ -95,20 +124,47 @@ class RunningBatch:
             if any(len(text) > 1 for text in texts):
                 self._verify(members, texts)
                 return
-            scores = self.runner.step(torch.tensor(texts, device=self.runner.pool.device))
+            launched = self._launch(members, upload(texts, self.runner.pool.device), n_unread=0)
         else:
-            members, scores = self._ahead
-            self._ahead = None
-        if self._chooser is None or [member.sequence for member in members] != self._chooser.rows:
-            self._chooser = self._chooser_of(members, scores)
-        chooser = self._chooser
-        chooser.start(scores)
+            launched, self._ahead = self._ahead, None
+        members = launched.members
+        chooser = self._chooser_for(members)
+        if launched.scores is not None:
+            chooser.start(launched.scores)
+        else:
+            assert launched.results is not None
+            assert launched.tokens is not None
+            chooser.take(launched.results, launched.tokens[:, 0])
         if self._can_run_ahead(members, chooser):
-            numbers = {id(member): number for number, member in enumerate(members)}
-            order = [numbers[id(member)] for member in self._in_order()]
-            tokens = chooser.tokens[torch.tensor(order, device=scores.device)]
-            self._ahead = list(self.members), self.runner.step(tokens[:, None])
+            tokens = chooser.tokens
+            if self._in_order() != members:
+                numbers = {id(member): number for number, member in enumerate(members)}
+                order = [numbers[id(member)] for member in self.members]
+                tokens = tokens[upload(order, chooser.device)]
+            self._ahead = self._launch(list(self.members), tokens[:, None], n_unread=1)
         self._note(members, chooser.finish())
+
+    def _launch(self, members: list[Member], tokens: Tensor, *, n_unread: int) -> _Launched:
+        """Launch a step from `tokens` (N, 1). `n_unread` is the number of earlier tokens that are not in Python yet."""
+        bias = self._greedy_bias(members, n_unread)
+        if bias is None:
+            return _Launched(members, self.runner.step(tokens))
+        return _Launched(members, None, *self.runner.greedy_step(tokens, bias))
+
+    def _greedy_bias(self, members: list[Member], n_unread: int) -> Tensor | None:
+        """Return the bias (V,) of a step that chooses the tokens itself; None if it cannot.
+
+        It can if steps are recorded on a GPU, all members are greedy, and all have the same bias at their next token.
+        """
+        if not self.runner.can_run_ahead:
+            return None
+        chooser = self._chooser_for(members)
+        if not chooser.is_greedy:
+            return None
+        least, counts = chooser.rules.min_new_tokens, [len(member.sequence.written) + n_unread for member in members]
+        if min(counts) < least <= max(counts):
+            return None
+        return chooser.rules.bias_after(counts[0])
 
     def leave(self) -> None:
         """Remove ended sequences and those of canceled or failed requests, and give back their rows."""
@@ -118,10 +174,9 @@ class RunningBatch:
         self.members = [member for member in self.members if not member.is_over]
         self._chooser = None
         if self._ahead is not None:
-            members, scores = self._ahead
-            staying = [number for number, member in enumerate(members) if not member.is_over]
-            kept = [members[number] for number in staying]
-            self._ahead = (kept, scores[torch.tensor(staying, device=scores.device)]) if kept else None
+            staying = [number for number, member in enumerate(self._ahead.members) if not member.is_over]
+            if len(staying) < len(self._ahead.members):
+                self._ahead = self._ahead.keep(staying)
         for member in leaving:
             if not member.request.is_done:
                 member.request.settle()
@@ -159,7 +214,7 @@ class RunningBatch:
             now = [members[number] for number in choosing]
             for number in choosing:
                 members[number].place.length = starts[number] + position + 1
-            chosen = self._choose(now, scores[torch.tensor(choosing, device=scores.device), position])
+            chosen = self._choose(now, scores[upload(choosing, scores.device), position])
             position += 1
             choosing = [
                 number
@@ -172,7 +227,7 @@ class RunningBatch:
 
     def _choose(self, members: Sequence[Member], scores: Tensor) -> list[int]:
         """Choose a token for each of some members from the logits (N, V), and return the tokens."""
-        chooser = self._chooser_of(members, scores)
+        chooser = self._new_chooser(members)
         chooser.start(scores)
         chosen = chooser.finish()
         self._note(members, chosen)
@@ -185,8 +240,9 @@ class RunningBatch:
 
     def _in_order(self) -> list[Member]:
         """Move the rows of the members to the beginning of the pool, and return the members in the order of rows."""
-        self.runner.pool.compact()
-        self.members.sort(key=lambda member: member.place.index)
+        if any(member.place.index != number for number, member in enumerate(self.members)):
+            self.runner.pool.compact()
+            self.members.sort(key=lambda member: member.place.index)
         return self.members
 
     def _release(self, member: Member) -> None:
@@ -199,7 +255,13 @@ class RunningBatch:
         else:
             pool.free(member.place)
 
-    def _chooser_of(self, members: Sequence[Member], scores: Tensor) -> TokenChooser:
-        sequences = [member.sequence for member in members]
-        kernels = self.runner.pool.kernels
-        return TokenChooser(sequences, end=self.end, vocab_size=scores.shape[1], device=scores.device, kernels=kernels)
+    def _chooser_for(self, members: list[Member]) -> TokenChooser:
+        """Return the chooser of these members, the same as for the step before if they are the same."""
+        if self._chooser is None or self._chooser[0] != members:
+            self._chooser = list(members), self._new_chooser(members)
+        return self._chooser[1]
+
+    def _new_chooser(self, members: Sequence[Member]) -> TokenChooser:
+        sequences, pool = [member.sequence for member in members], self.runner.pool
+        vocab_size = self.runner.model.config.vocab_size
+        return TokenChooser(sequences, end=self.end, vocab_size=vocab_size, device=pool.device, kernels=pool.kernels)

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -28,6 +28,20 @@ from glassformer.runtime.step_runner import StepRunner
 Reason = Literal["end", "length", "stop", "error"]
 
 
+class TokenConstraint(Protocol):
+    """Decides which tokens may come next in one sequence, given those before, such as a grammar."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the sequence is complete, so that nothing can follow."""
+
+    def forbid(self, scores: Tensor) -> None:
+        """Set the logits (V,) of the tokens that may not come next to -inf, in place."""
+
+    def add(self, token: int) -> None:
+        """Note that this token was chosen."""
+
+
 @dataclass(eq=False)
 class SequenceState:
     """A sequence that is being generated: its request, its tokens so far, and why it ended."""
@@ -42,9 +56,15 @@ class SequenceState:
     stream: TextStream | None = None
     """Decodes tokens as they come; None if no tokenizer was given."""
     with_log_probs: bool = False
+    n_top_log_probs: int = 0
+    """How many of the likeliest tokens of each step to note in `top_log_probs`."""
+    constraint: TokenConstraint | None = None
+    """Which tokens may come next, such as those that continue valid JSON; None allows every token."""
     written: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
     """The model's log-probability of each new token and of END, before any rule or filter; empty by default."""
+    top_log_probs: list[list[tuple[int, float]]] = field(default_factory=list)
+    """For each entry of `log_probs`, the likeliest tokens and their log-probabilities; empty by default."""
     text: str = ""
     """The decoded text so far."""
     reason: Reason | None = None
@@ -63,10 +83,14 @@ class SequenceState:
             self.reason = "end"
         else:
             self.written.append(token)
+            if self.constraint is not None:
+                self.constraint.add(token)
             if self.stream is not None:
                 self.text += self.stream.push(token)
             if self.stream is not None and self.stream.is_stopped:
                 self.reason = "stop"
+            elif self.constraint is not None and self.constraint.is_complete:
+                self.reason = "end"
             elif len(self.written) >= self.max_new:
                 self.reason = "length"
         if self.reason is not None and self.stream is not None:
@@ -106,6 +130,8 @@ class TokenChooser:
         """The tokens chosen last, on the model's device."""
         self._sampled = [index for index, request in enumerate(requests) if request.do_sample]
         self._wants_log_probs = any(row.with_log_probs for row in rows)
+        self._n_top = max((row.n_top_log_probs for row in rows), default=0)
+        self._constrained = [index for index, row in enumerate(rows) if row.constraint is not None]
 
     def choose(self, scores: Tensor) -> list[int]:
         """Choose the next token of each sequence from the logits (N, V), append it, and return all chosen tokens.
@@ -118,21 +144,28 @@ class TokenChooser:
     @property
     def needs_tokens(self) -> bool:
         """Whether a rule needs the chosen tokens in Python: then the next step cannot run ahead on the device."""
-        return self.rules.read_tokens
+        return self.rules.read_tokens or bool(self._constrained)
 
     @property
     def is_greedy(self) -> bool:
         """Whether each sequence just takes the token with the highest logit + bias, with one bias for all sequences.
 
-        It is False if log-probabilities are asked for, too.
+        It is False if log-probabilities are asked for, or if a sequence has a constraint, too.
         """
-        return not self._sampled and not self._wants_log_probs and self.rules.are_a_bias
+        is_plain = not self._sampled and not self._wants_log_probs and not self._constrained
+        return is_plain and self.rules.are_a_bias
 
     def start(self, scores: Tensor) -> None:
         """Choose the next tokens from the logits (N, V), keep them in `tokens`, and start to copy them to the CPU."""
         ruled = scores
         if self.rules.are_any:
             ruled = self.rules.apply(scores.clone() if self._wants_log_probs else scores, self._history())
+        if self._constrained:
+            ruled = ruled.clone()
+            for index in self._constrained:
+                constraint = self.rows[index].constraint
+                assert constraint is not None
+                constraint.forbid(ruled[index])
         if len(self._sampled) == len(self.rows):
             best, tokens = ruled.amax(-1), self._sample(ruled)
         else:
@@ -142,8 +175,19 @@ class TokenChooser:
         # One copy for everything, because each costs a GPU round trip. A float32 holds token ids up to 2**24 exactly.
         numbers = [best, tokens.to(best)]
         if self._wants_log_probs:
-            numbers.append(scores.gather(1, tokens[:, None])[:, 0] - scores.logsumexp(-1))
+            total = scores.logsumexp(-1)
+            numbers.append(scores.gather(1, tokens[:, None])[:, 0] - total)
+            if self._n_top:
+                likeliest = scores.topk(min(self._n_top, scores.shape[1]))
+                numbers += [*(likeliest.values - total[:, None]).T, *likeliest.indices.to(best).T]
         self.tokens, self.readback = tokens, AsyncReadback(torch.stack(numbers)[None])
+
+    def take(self, results: Tensor, tokens: Tensor) -> None:
+        """Take `tokens` (N,), which a recorded step has chosen greedily, and start to copy `results` to the CPU.
+
+        `results` (2, N) are the scores of these tokens and their ids, as `finish` reads them.
+        """
+        self.tokens, self.readback = tokens, AsyncReadback(results[None])
 
     def _sample(self, scores: Tensor) -> Tensor:
         """Sample the next tokens of the sequences with `do_sample`, given their logits, one row each."""
@@ -157,8 +201,13 @@ class TokenChooser:
         """Wait for the tokens that `start` chose, append them to their sequences, and return them."""
         ((highest, numbers, *logs),) = self.readback.read()
         if self._wants_log_probs:
-            for row, value in zip(self.rows, logs[0], strict=True):
-                row.log_probs.append(value)
+            n_top = len(logs) // 2
+            values, tokens = logs[1 : 1 + n_top], logs[1 + n_top :]
+            for index, row in enumerate(self.rows):
+                row.log_probs.append(logs[0][index])
+                if row.n_top_log_probs:
+                    found = [(int(tokens[place][index]), values[place][index]) for place in range(n_top)]
+                    row.top_log_probs.append(found[: row.n_top_log_probs])
         return add_tokens(self.rows, highest, numbers, self.end)
 
     def _history(self) -> History:
@@ -262,7 +311,7 @@ def _run_greedy(
     """
     launched, pending = len(rows[0].written) + 1, deque([first])
     most = max(row.max_new for row in rows)
-    live = dict(enumerate(rows))  # by the row of the batch, which does not change
+    live, places = list(rows), list(range(len(rows)))  # the sequences that go on, and their rows of the batch
     runner.bias.copy_(rules.bias_after(launched))
     while live:
         while len(pending) < 2 and launched < most:
@@ -273,10 +322,11 @@ def _run_greedy(
             pending.append(AsyncReadback(runner.run(steps)))
             launched += steps
         for highest, numbers in pending.popleft().read():
-            places = list(live)
-            now = list(live.values())
-            chosen = add_tokens(now, [highest[place] for place in places], [numbers[place] for place in places], end)
-            yield _choices(now, chosen)
-            live = {place: row for place, row in live.items() if row.reason is None}
+            if len(live) < len(numbers):
+                highest, numbers = [highest[place] for place in places], [numbers[place] for place in places]
+            yield _choices(live, add_tokens(live, highest, numbers, end))
+            if any(row.reason is not None for row in live):
+                places = [place for place, row in zip(places, live, strict=True) if row.reason is None]
+                live = [row for row in live if row.reason is None]
             if not live:
                 return

@@ -5,16 +5,42 @@ the operations that they do faster; `kernel_registry.py` picks one of the three.
 plain ones.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 MAX_QUERIES = 16
 """The attention kernels take at most this many queries: a tensor core multiplies at least 16 rows at once."""
 MAX_CHOICES = 64
 """Up to this many best tokens, repeated selection is faster than sorting."""
+
+
+ACTIVATIONS = (None, "relu", "gelu", "gelu_tanh", "silu")
+"""The activations of `fused_linear`; None is the identity."""
+
+
+class NormWeights(NamedTuple):
+    """A layer norm, or with `centers` False an RMS norm, over the last axis."""
+
+    weight: Tensor
+    bias: Tensor | None
+    eps: float
+    centers: bool
+    """Whether the mean is subtracted, as a layer norm does."""
+
+
+class StepNumbers(NamedTuple):
+    """What a step of a cache with constant shapes needs to know of its tokens, as `number_step` returns it."""
+
+    positions: Tensor
+    """(B, 1), the position of each row's new token: the number of real tokens before it."""
+    added: Tensor
+    """(B, 1, 1, S), added to the scores: 0 for real tokens, the new one included, and -inf elsewhere."""
+    key_end: Tensor
+    """(1,), one past the place of the new tokens."""
 
 
 class SamplingSettings(NamedTuple):
@@ -70,6 +96,39 @@ class KernelSet:
         """
         return False
 
+    def can_fuse_linear(self, x: Tensor) -> bool:
+        """Return whether `fused_linear` is one kernel for an input like x (..., C): its dtype and number of rows."""
+        return False
+
+    def fused_linear(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        *,
+        norm: NormWeights | None = None,
+        activation: str | None = None,
+        gated: bool = False,
+        residual: Tensor | None = None,
+    ) -> Tensor:
+        """Return act(norm(x) weightᵀ + bias) + residual: (..., in) -> (..., out). `activation` is of `ACTIVATIONS`.
+
+        With `gated` the weight has 2 · out rows, and the result is act(first half) * second half, plus the residual.
+        """
+        if norm is not None:
+            sizes = x.shape[-1:]
+            if norm.centers:
+                x = F.layer_norm(x, sizes, norm.weight, norm.bias, norm.eps)
+            else:
+                x = F.rms_norm(x, sizes, norm.weight, norm.eps)
+        y = F.linear(x, weight, bias)
+        if gated:
+            gate, up = y.chunk(2, -1)
+            y = _activate(gate, activation) * up
+        else:
+            y = _activate(y, activation)
+        return y if residual is None else y + residual
+
     def rms_norm(self, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
         """Return x (..., C) divided by the root mean square of each row, times `weight` (C,)."""
         raise NotImplementedError(f"the {self.name} kernels have no norms: expected has_row_kernels to be asked first")
@@ -95,6 +154,36 @@ class KernelSet:
         """Write one new key and value per batch row, (B, G, 1, D), into the cache (B, G, S, D) at `position`."""
         keys.index_copy_(2, position, k.to(keys.dtype))
         values.index_copy_(2, position, v.to(values.dtype))
+
+    def can_number_step(self, real: Tensor, dtype: torch.dtype) -> bool:
+        """Return whether `number_step` supports this mask, and `attend` takes its numbers in this dtype."""
+        return False
+
+    def number_step(
+        self, real: Tensor, position: Tensor, dtype: torch.dtype, max_len: int | None = None
+    ) -> StepNumbers:
+        """Mark the new tokens as real, in place, and return the numbers of the step.
+
+        `real` (B, S) says which tokens of the cache are real; the new ones are at `position`. Positions are less than
+        `max_len`. There is no plain version here: `models/inputs.py` has it for all kinds of masks.
+        """
+        raise NotImplementedError(
+            f"the {self.name} kernels number no steps: expected can_number_step to be asked first"
+        )
+
+    def can_write_rows(self, k: Tensor, v: Tensor, keys: Tensor) -> bool:
+        """Return whether `write_rows` supports these tensors."""
+        return False
+
+    def write_rows(self, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, positions: Tensor) -> None:
+        """Write one new key and value per batch row, (B, G, 1, D), at the row's own place of `positions` (B,).
+
+        The cache has at least B rows. There is no plain version here: `runtime/pool_views.py` writes for any number of
+        tokens.
+        """
+        raise NotImplementedError(
+            f"the {self.name} kernels do not write rows: expected can_write_rows to be asked first"
+        )
 
     def move_rows(
         self, keys: Tensor, values: Tensor, rows: Tensor, *, width: int | None, position: Tensor, length: int | None
@@ -141,6 +230,15 @@ class KernelSet:
         best, chosen = (scores + bias).max(-1)
         tokens.copy_(chosen[:, None])
         results.index_copy_(0, slot, torch.stack([best.to(results), chosen.to(results)])[None])
+
+
+def _activate(x: Tensor, activation: str | None) -> Tensor:
+    if activation is None:
+        return x
+    if activation == "gelu_tanh":
+        return F.gelu(x, approximate="tanh")
+    functions: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu}
+    return functions[activation](x)
 
 
 def stable_topk(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:

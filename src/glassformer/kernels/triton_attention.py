@@ -9,6 +9,7 @@ like are strides: of `q` by batch row, head and query.
 """
 
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from typing import Any
 
 import torch
@@ -16,6 +17,8 @@ from torch import Tensor
 
 FEW_PROGRAMS = 256
 """Up to this many Triton programs leave a GPU partly idle, so each one reads larger blocks of keys."""
+ONE_QUERY_TILE = 1 << 12
+"""The numbers of the keys, and of the values, that a program for a single query in float32 reads at once."""
 SPLIT_KEYS = 1024
 """From this many cached keys on, several programs share the keys of one row and key-value head."""
 KEYS_PER_SPLIT = 128
@@ -41,6 +44,7 @@ if HAS_TRITON:
     def _attend_filled(  # type: ignore[no-untyped-def]
         q, k, v, added, key_end, out, q_b, q_h, q_t, k_b, k_h, k_s, v_b, v_h, v_s, a_b, a_h, a_t, a_s, o_b, o_h, o_t,
         r_b, heads, groups, scale: tl.constexpr, n_queries: tl.constexpr, width: tl.constexpr, block: tl.constexpr,
+        waits: tl.constexpr,
     ):  # fmt: skip
         """Compute softmax(q kᵀ · scale + added) v over the first `key_end` keys, for `attend_filled`.
 
@@ -48,6 +52,9 @@ if HAS_TRITON:
         points to the number of filled keys of each row, at stride `r_b`. Other strides are named by tensor and axis:
         `k_h` is that of the keys from head to head. `groups` query heads share one key head.
         """
+        if waits:
+            tl.extra.cuda.gdc_launch_dependents()
+            tl.extra.cuda.gdc_wait()
         row, head = (tl.program_id(0) // heads).to(tl.int64), (tl.program_id(0) % heads).to(tl.int64)
         queries, places, numbers = tl.arange(0, 16), tl.arange(0, block), tl.arange(0, width)
         is_query = queries < n_queries
@@ -80,10 +87,48 @@ if HAS_TRITON:
         tl.store(out + at, result.to(out.dtype.element_ty), mask=is_query[:, None])
 
     @triton.jit  # type: ignore[untyped-decorator]
+    def _attend_one(  # type: ignore[no-untyped-def]
+        q, k, v, added, key_end, out, q_b, q_h, k_b, k_h, k_s, v_b, v_h, v_s, a_b, a_h, a_s, o_b, o_h,
+        r_b, heads, groups, scale: tl.constexpr, width: tl.constexpr, block: tl.constexpr, waits: tl.constexpr,
+    ):  # fmt: skip
+        """Compute what `_attend_filled` does for a single query, without tensor cores.
+
+        Tensor cores multiply at least 16 queries, and in float32 a product of 16 takes longer than reading the keys.
+        """
+        if waits:
+            tl.extra.cuda.gdc_launch_dependents()
+            tl.extra.cuda.gdc_wait()
+        row, head = (tl.program_id(0) // heads).to(tl.int64), (tl.program_id(0) % heads).to(tl.int64)
+        places, numbers = tl.arange(0, block), tl.arange(0, width)
+        query = tl.load(q + row * q_b + head * q_h + numbers).to(tl.float32) * scale
+        k += row * k_b + head // groups * k_h
+        v += row * v_b + head // groups * v_h
+        added += row * a_b + head * a_h
+        best, total = float("-inf"), 0.0
+        mixed = tl.zeros([width], tl.float32)
+        n_keys = tl.load(key_end + row * r_b)
+        for first in range(0, n_keys, block):
+            keys = first + places
+            is_key = keys < n_keys
+            there = tl.load(k + keys[:, None] * k_s + numbers[None, :], mask=is_key[:, None], other=0.0)
+            brought = tl.load(v + keys[:, None] * v_s + numbers[None, :], mask=is_key[:, None], other=0.0)
+            more = tl.load(added + keys * a_s, mask=is_key, other=float("-inf")).to(tl.float32)
+            scores = tl.sum(there.to(tl.float32) * query[None, :], 1) + more
+            new_best = tl.maximum(best, tl.max(scores, 0))
+            anchor = tl.where(new_best == float("-inf"), 0.0, new_best)
+            weights = tl.exp(scores - anchor)
+            kept = tl.exp(best - anchor)
+            mixed = mixed * kept + tl.sum(brought.to(tl.float32) * weights[:, None], 0)
+            total = total * kept + tl.sum(weights, 0)
+            best = new_best
+        result = mixed / tl.where(total == 0.0, 1.0, total)  # zeros where every key is masked
+        tl.store(out + row * o_b + head * o_h + numbers, result.to(out.dtype.element_ty))
+
+    @triton.jit  # type: ignore[untyped-decorator]
     def _attend_split(  # type: ignore[no-untyped-def]
         q, k, v, added, key_end, mixes, totals, q_b, q_h, q_t, k_b, k_h, k_s, v_b, v_h, v_s, a_b, a_h, a_t, a_s,
         r_b, kv_heads, groups, span, scale: tl.constexpr, n_queries: tl.constexpr, room: tl.constexpr,
-        width: tl.constexpr, block: tl.constexpr,
+        width: tl.constexpr, block: tl.constexpr, waits: tl.constexpr,
     ):  # fmt: skip
         """Compute softmax(q kᵀ · scale + added) v over `span` of the first `key_end` keys, for `_combine_splits`.
 
@@ -92,6 +137,9 @@ if HAS_TRITON:
         the logarithm of the sum of the exponentials, by which the mixes are weighted, to `totals`; -inf if all keys
         are masked.
         """
+        if waits:
+            tl.extra.cuda.gdc_launch_dependents()
+            tl.extra.cuda.gdc_wait()
         row, head = (tl.program_id(0) // kv_heads).to(tl.int64), (tl.program_id(0) % kv_heads).to(tl.int64)
         split, n_splits = tl.program_id(1), tl.num_programs(1)
         queries, places, numbers = tl.arange(0, room), tl.arange(0, block), tl.arange(0, width)
@@ -131,12 +179,15 @@ if HAS_TRITON:
     @triton.jit  # type: ignore[untyped-decorator]
     def _combine_splits(  # type: ignore[no-untyped-def]
         mixes, totals, out, o_b, o_h, o_t, kv_heads, groups, n_splits,
-        n_queries: tl.constexpr, room: tl.constexpr, width: tl.constexpr, splits: tl.constexpr,
+        n_queries: tl.constexpr, room: tl.constexpr, width: tl.constexpr, splits: tl.constexpr, waits: tl.constexpr,
     ):  # fmt: skip
         """Add up the mixes of `_attend_split`, for one batch row, head and query (one program each).
 
         `splits` is `n_splits` rounded up to a power of two.
         """
+        if waits:
+            tl.extra.cuda.gdc_launch_dependents()
+            tl.extra.cuda.gdc_wait()
         row, head = (tl.program_id(0) // kv_heads).to(tl.int64), (tl.program_id(0) % kv_heads).to(tl.int64)
         query = tl.program_id(1)
         every, numbers = tl.arange(0, splits), tl.arange(0, width)
@@ -165,6 +216,9 @@ def attend_filled(q: Tensor, k: Tensor, v: Tensor, added: Tensor, key_end: Tenso
     if n_splits > 1 and heads // k.shape[1] * n_queries <= MAX_SPLIT_QUERIES:
         _attend_in_splits(q, k, v, added, key_end, scale, out, n_splits)
         return out
+    if n_queries == 1 and q.dtype == torch.float32:
+        _attend_with_one(q, k, v, added, key_end, scale, out)
+        return out
     # Measured on an H200 with heads of 64 in bfloat16: 32 or 288 keys, 12 to 4,096 programs.
     if batch * heads <= FEW_PROGRAMS:
         block, warps = min(triton.next_power_of_2(max(n_keys, 16)), (1 << 15) // row_bytes), 4
@@ -176,9 +230,25 @@ def attend_filled(q: Tensor, k: Tensor, v: Tensor, added: Tensor, key_end: Tenso
             q, k, v, added, key_end, out,
             *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *added.stride(), *out.stride()[:3],
             key_end.expand(batch).stride(0), heads, heads // k.shape[1], scale, n_queries, width, block,
-            num_warps=warps, num_stages=1,
+            launches_early(q.device), num_warps=warps, num_stages=1, **early_launch(q.device),
         )  # fmt: skip
     return out
+
+
+def _attend_with_one(
+    q: Tensor, k: Tensor, v: Tensor, added: Tensor, key_end: Tensor, scale: float, out: Tensor
+) -> None:
+    """Write the attention of a single query q (B, H, 1, D) to the first `key_end` keys into `out`."""
+    batch, heads, _, width = q.shape
+    block = min(max(triton.next_power_of_2(k.shape[2]), 16), ONE_QUERY_TILE // width)
+    launch: Any = _attend_one[(batch * heads,)]
+    with on_device(q.device):
+        launch(
+            q, k, v, added, key_end, out, *q.stride()[:2], *k.stride()[:3], *v.stride()[:3],
+            added.stride(0), added.stride(1), added.stride(3), *out.stride()[:2], key_end.expand(batch).stride(0),
+            heads, heads // k.shape[1], scale, width, block, launches_early(q.device),
+            num_warps=4, num_stages=1, **early_launch(q.device),
+        )  # fmt: skip
 
 
 def _attend_in_splits(
@@ -204,11 +274,13 @@ def _attend_in_splits(
         attend(
             q, k, v, added, key_end, mixes, totals,
             *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *added.stride(), key_end.expand(batch).stride(0),
-            kv_heads, groups, span, scale, n_queries, room, width, block, num_warps=4, num_stages=2,
+            kv_heads, groups, span, scale, n_queries, room, width, block, launches_early(q.device),
+            num_warps=4, num_stages=2, **early_launch(q.device),
         )  # fmt: skip
         combine(
             mixes, totals, out, *out.stride()[:3], kv_heads, groups, n_splits,
-            n_queries, room, width, triton.next_power_of_2(n_splits), num_warps=4,
+            n_queries, room, width, triton.next_power_of_2(n_splits), launches_early(q.device),
+            num_warps=4, **early_launch(q.device),
         )  # fmt: skip
 
 
@@ -218,6 +290,20 @@ def choose_splits(n_heads: int, n_keys: int) -> int:
     Enough to keep a GPU busy, but each has at least `KEYS_PER_SPLIT` keys.
     """
     return max(1, min(SPLIT_PROGRAMS // n_heads, n_keys // KEYS_PER_SPLIT, MAX_SPLITS))
+
+
+@cache
+def launches_early(device: torch.device) -> bool:
+    """Return whether a kernel can be launched on this device while the one before it still runs.
+
+    Kernels that are launched so (`early_launch`) wait for the one before them before they read what it has written.
+    """
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+
+
+def early_launch(device: torch.device) -> dict[str, bool]:
+    """Return the launch options of a kernel that waits for the one before it: programmatic dependent launch."""
+    return {"launch_pdl": True} if launches_early(device) else {}
 
 
 def on_device(device: torch.device) -> AbstractContextManager[object]:

@@ -13,11 +13,24 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from glassformer.kernels.kernel_set import MAX_CHOICES, MAX_QUERIES, KernelSet, is_exporting
-from glassformer.kernels.triton_attention import HAS_TRITON, attend_filled, on_device
+from glassformer.kernels.kernel_set import (
+    MAX_CHOICES,
+    MAX_QUERIES,
+    KernelSet,
+    NormWeights,
+    StepNumbers,
+    is_exporting,
+)
+from glassformer.kernels.triton_attention import HAS_TRITON, attend_filled, early_launch, launches_early, on_device
+from glassformer.kernels.triton_products import max_fused_rows, multiply_rows
+from glassformer.kernels.triton_rows import gate_rows, normalize_rows, number_rows, rotate_rows
 
 MAX_BLOCK = 1 << 14
 """The most scores that one Triton program reads at once."""
+SPLIT_CHOICE, PART_OF_CHOICE = 1 << 14, 1 << 10
+"""Several programs choose a token together in larger vocabularies than this, each among this many tokens."""
+MAX_SPLIT_ROWS = 128
+"""With more rows than this, one program for each row keeps a GPU busy."""
 HEAD_SIZES = (16, 32, 64, 128)
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
@@ -27,12 +40,19 @@ if HAS_TRITON:
 
     @triton.jit  # type: ignore[untyped-decorator]
     def _write_token(  # type: ignore[no-untyped-def]
-        k, v, keys, values, position, k_b, k_h, v_b, v_h, to_b, to_h, to_s, heads, width: tl.constexpr
-    ):
-        """Copy the new key and value of one batch row and head (one program each) into the cache at `position`."""
+        k, v, keys, values, position, k_b, k_h, v_b, v_h, to_b, to_h, to_s, p_b, heads, width: tl.constexpr,
+        waits: tl.constexpr,
+    ):  # fmt: skip
+        """Copy the new key and value of one batch row and head (one program each) into the cache at `position`.
+
+        `p_b` is the stride of `position` by batch row, 0 if all rows write at one position.
+        """
+        if waits:
+            tl.extra.cuda.gdc_launch_dependents()
+            tl.extra.cuda.gdc_wait()
         row, head = (tl.program_id(0) // heads).to(tl.int64), (tl.program_id(0) % heads).to(tl.int64)
         numbers = tl.arange(0, width)
-        to = row * to_b + head * to_h + tl.load(position) * to_s + numbers
+        to = row * to_b + head * to_h + tl.load(position + row * p_b) * to_s + numbers
         tl.store(keys + to, tl.load(k + row * k_b + head * k_h + numbers))
         tl.store(values + to, tl.load(v + row * v_b + head * v_h + numbers))
 
@@ -80,6 +100,46 @@ if HAS_TRITON:
         most = tl.max(tl.where(best != best, float("-inf"), best), 0)
         is_best = tl.where(has_nan, best != best, best == most)
         position = tl.min(tl.where(is_best, chosen, vocab_size), 0)
+        results += tl.load(slot) * t_k + row
+        tl.store(results, tl.where(has_nan, float("nan"), most))
+        tl.store(results + t_c, position)
+        tl.store(tokens + row, position)
+
+    @triton.jit  # type: ignore[untyped-decorator]
+    def _find_best(  # type: ignore[no-untyped-def]
+        scores, bias, values, places, s_n, vocab_size: tl.constexpr, block: tl.constexpr
+    ):
+        """Write the highest score + bias of a block of one row (one program each) and its place, for `_take_best`.
+
+        NaN counts as the highest score, and is written as NaN.
+        """
+        row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
+        at = part * block + tl.arange(0, block)
+        is_there = at < vocab_size
+        numbers = tl.load(scores + row * s_n + at, mask=is_there, other=float("-inf"))
+        numbers += tl.load(bias + at, mask=is_there, other=0.0)
+        is_nan = numbers != numbers
+        has_nan = tl.max(is_nan.to(tl.int32), 0) > 0
+        most = tl.max(tl.where(is_nan, float("-inf"), numbers), 0)
+        is_best = tl.where(has_nan, is_nan, numbers == most) & is_there
+        place = row * tl.num_programs(1) + part
+        tl.store(values + place, tl.where(has_nan, float("nan"), most))
+        tl.store(places + place, tl.min(tl.where(is_best, at, vocab_size), 0))
+
+    @triton.jit  # type: ignore[untyped-decorator]
+    def _take_best(  # type: ignore[no-untyped-def]
+        values, places, tokens, slot, results, t_k, t_c, parts, block: tl.constexpr
+    ):
+        """Write the best of what `_find_best` found for one row (one program each), as `_choose_token` does."""
+        row, part = tl.program_id(0).to(tl.int64), tl.arange(0, block)
+        is_there = part < parts
+        best = tl.load(values + row * parts + part, mask=is_there, other=float("-inf"))
+        is_nan = best != best
+        has_nan = tl.max(is_nan.to(tl.int32), 0) > 0
+        most = tl.max(tl.where(is_nan, float("-inf"), best), 0)
+        is_best = tl.where(has_nan, is_nan, best == most) & is_there
+        found = tl.load(places + row * parts + part, mask=is_there, other=0)
+        position = tl.min(tl.where(is_best, found, 2147483647), 0)
         results += tl.load(slot) * t_k + row
         tl.store(results, tl.where(has_nan, float("nan"), most))
         tl.store(results + t_c, position)
@@ -137,17 +197,81 @@ class TritonKernels(KernelSet):
         return attend_filled(q, k, v, added, key_end, scale)
 
     @override
+    def has_row_kernels(self, *tensors: Tensor) -> bool:
+        first = tensors[0]
+        return (
+            not (torch.is_grad_enabled() or torch.compiler.is_compiling() or is_exporting())
+            and first.dtype in DTYPES
+            and first.numel() > 0
+            and all(x.dtype == first.dtype and x.device == first.device and x.stride(-1) == 1 for x in tensors)
+        )
+
+    @override
+    def rms_norm(self, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+        return normalize_rows(x, weight, None, eps, centers=False)
+
+    @override
+    def layer_norm(self, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+        return normalize_rows(x, weight, bias, eps, centers=True)
+
+    @override
+    def silu_gate(self, gate: Tensor, up: Tensor) -> Tensor:
+        return gate_rows(gate, up)
+
+    @override
+    def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        return rotate_rows(x, cos, sin)
+
+    @override
+    def can_number_step(self, real: Tensor, dtype: torch.dtype) -> bool:
+        is_plain = not (torch.is_grad_enabled() or torch.compiler.is_compiling() or is_exporting())
+        return is_plain and dtype in DTYPES and len(real) > 0 and real.is_contiguous()
+
+    @override
+    def number_step(
+        self, real: Tensor, position: Tensor, dtype: torch.dtype, max_len: int | None = None
+    ) -> StepNumbers:
+        return number_rows(real, position, dtype, max_len)
+
+    @override
+    def can_fuse_linear(self, x: Tensor) -> bool:
+        n_rows = x.numel() // max(x.shape[-1], 1)
+        is_plain = not torch.is_grad_enabled() and not torch.compiler.is_compiling() and not is_exporting()
+        return is_plain and x.dtype in DTYPES and 0 < n_rows <= max_fused_rows(x)
+
+    @override
+    def fused_linear(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        *,
+        norm: NormWeights | None = None,
+        activation: str | None = None,
+        gated: bool = False,
+        residual: Tensor | None = None,
+    ) -> Tensor:
+        given = {"norm": norm, "activation": activation, "gated": gated, "residual": residual}
+        tensors = [tensor for tensor in (weight, bias, residual, *(norm or ())) if isinstance(tensor, Tensor)]
+        is_same = all(tensor.dtype == x.dtype and tensor.device == x.device for tensor in tensors)
+        if not self.can_fuse_linear(x) or not is_same or not weight.is_contiguous() or x.stride(-1) != 1:
+            return super().fused_linear(x, weight, bias, **given)  # type: ignore[arg-type]
+        return multiply_rows(x, weight, bias, **given)  # type: ignore[arg-type]
+
+    @override
     def write_token(self, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, position: Tensor) -> None:
         if len(k) == 0 or not _fits(k, v, keys):
             super().write_token(k, v, keys, values, position)
-            return
-        batch, heads, _, width = k.shape
-        launch: Any = _write_token[(batch * heads,)]
-        with on_device(k.device):
-            launch(
-                k, v, keys, values, position,
-                *k.stride()[:2], *v.stride()[:2], *keys.stride()[:3], heads, width, num_warps=1,
-            )  # fmt: skip
+        else:
+            _write(k, v, keys, values, position, 0)
+
+    @override
+    def can_write_rows(self, k: Tensor, v: Tensor, keys: Tensor) -> bool:
+        return len(k) > 0 and _fits(k, v, keys)
+
+    @override
+    def write_rows(self, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, positions: Tensor) -> None:
+        _write(k, v, keys, values, positions, positions.stride(0))
 
     @override
     def move_rows(
@@ -185,12 +309,41 @@ class TritonKernels(KernelSet):
             super().choose_token(scores, bias, tokens, slot, results)
             return
         rows, vocab_size = scores.shape
+        if vocab_size > SPLIT_CHOICE and rows <= MAX_SPLIT_ROWS:
+            _choose_in_parts(scores, bias, tokens, slot, results)
+            return
         block = min(triton.next_power_of_2(vocab_size), MAX_BLOCK)
         strides = scores.stride(0), *results.stride()[:2]
         warps = 16 if block > 1 << 13 else 8
         launch: Any = _choose_token[(rows,)]
         with on_device(scores.device):
             launch(scores, bias, tokens, slot, results, *strides, vocab_size, block, num_warps=warps)
+
+
+def _choose_in_parts(scores: Tensor, bias: Tensor, tokens: Tensor, slot: Tensor, results: Tensor) -> None:
+    """Choose tokens as `choose_token`, with several programs for each row and a second kernel that joins them."""
+    rows, vocab_size = scores.shape
+    parts = triton.cdiv(vocab_size, PART_OF_CHOICE)
+    values = torch.empty(rows, parts, device=scores.device)
+    places = torch.empty(rows, parts, dtype=torch.int32, device=scores.device)
+    find: Any = _find_best[(rows, parts)]
+    take: Any = _take_best[(rows,)]
+    with on_device(scores.device):
+        find(scores, bias, values, places, scores.stride(0), vocab_size, PART_OF_CHOICE, num_warps=4)
+        block = triton.next_power_of_2(parts)
+        take(values, places, tokens, slot, results, *results.stride()[:2], parts, block, num_warps=1)
+
+
+def _write(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, position: Tensor, stride: int) -> None:
+    """Write new keys and values (B, G, 1, D) into the cache, row b at `position[b * stride]`."""
+    batch, heads, _, width = k.shape
+    launch: Any = _write_token[(batch * heads,)]
+    with on_device(k.device):
+        launch(
+            k, v, keys, values, position,
+            *k.stride()[:2], *v.stride()[:2], *keys.stride()[:3], stride, heads, width, launches_early(k.device),
+            num_warps=1, **early_launch(k.device),
+        )  # fmt: skip
 
 
 @cache

@@ -18,6 +18,31 @@ def count_parameters(config: ModelConfig) -> int:
     return sum(math.prod(shape) for shape in parameter_shapes(Config.from_dict(asdict(config))).values())
 
 
+def weight_bytes_by_format(config: ModelConfig) -> dict[str, int]:
+    """Return the bytes of a model's weights in memory, for each number format that it can be loaded in.
+
+    In the quantized formats int8 and int4, all but linear layers are in float32. A tied output layer is stored twice
+    there: as the embedding table in float32, and quantized. int4 has groups of 32 weights with 5 bits per weight in the
+    layers, and 8.5 bits elsewhere.
+    """
+    shapes = parameter_shapes(Config.from_dict(asdict(config)))
+    sizes = {name: math.prod(shape) for name, shape in shapes.items()}
+    total = sum(sizes.values())
+    tables = (".tokens.weight", ".positions.weight", ".token_types.weight", "score_bias.weight")
+    linear = {name: sizes[name] for name in shapes if len(shapes[name]) == 2 and not name.endswith(tables)}
+    tied = config.vocab_size * config.table_width if config.ties_output else 0
+    inner = sum(size for name, size in linear.items() if ".layers." in name)
+    outer = sum(linear.values()) - inner + tied
+    n_float_bytes = 4 * (total - sum(linear.values()))
+    return {
+        "float32": 4 * total,
+        "bfloat16": 2 * total,
+        "float16": 2 * total,
+        "int8": inner + outer + n_float_bytes,
+        "int4": int((5 * inner + 8.5 * outer) / 8) + n_float_bytes,
+    }
+
+
 def forward_flops(config: ModelConfig, *, batch: int, source_length: int = 0, target_length: int = 0) -> int:
     """Return the floating-point operations of one forward pass for a batch of `batch` sequences.
 

@@ -8,7 +8,11 @@ from torch import Tensor
 from glassformer.kernels.kernel_set import is_exporting
 from glassformer.models.config import ModelConfig
 from glassformer.nn import Embeddings, KVCache, Mask, as_mask
+from glassformer.nn.masks import AdditiveMask
 from glassformer.nn.tensor_checks import check_length, check_shape
+
+SCORE_BIASES = ("relative", "alibi")
+"""The kinds of positions that need the position of every key."""
 
 
 class Inputs(NamedTuple):
@@ -63,6 +67,13 @@ def prepare(
 
     if cache is not None and cache.starts is not None:
         return _prepare_ragged(cache.starts, cache.is_active, length, cache.n_keys(length), config)
+    if cache is not None and real is None and config.sliding_window is None and config.positions not in SCORE_BIASES:
+        weight = getattr(embeddings.tokens, "weight", None)  # a quantized table has none, and gives float32
+        numbers = cache.number_step(torch.float32 if weight is None else weight.dtype, config.max_len)
+        if numbers is not None:
+            additive = AdditiveMask(numbers.added, key_end=numbers.key_end, kernels=cache.kernels)
+            mask = Mask(causal=True, real=cache.real, attends_to_self=True, additive=additive)
+            return Inputs(numbers.positions, numbers.positions, mask)
     is_real = real if cache is None else cache.note_real(real, length)
     n_keys = length if cache is None else cache.n_keys(length)
     if cache is None or not cache.is_fixed:  # for a fixed cache n_keys is its capacity, and the caller has checked

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from glassformer.kernels.kernel_registry import PLAIN
-from glassformer.kernels.kernel_set import KernelSet
+from glassformer.kernels.kernel_set import KernelSet, StepNumbers
 from glassformer.nn.tensor_checks import check_divides, check_positive
 
 
@@ -117,6 +117,14 @@ class KVCache:
         elif self.has_padding:
             self.real[:, self.length : self.length + n_new] = True
         return self.real[:, : self.length + n_new] if self.has_padding else None
+
+    def number_step(self, dtype: torch.dtype, max_len: int | None) -> StepNumbers | None:
+        """Note a new token for each sequence, and return its position and mask, if one kernel computes them.
+
+        Otherwise return None and change nothing: the caller then computes them from `note_real`. `dtype` is that of the
+        model, and positions are less than `max_len`.
+        """
+        return None
 
     def n_keys(self, n_new: int) -> int:
         """Return the number of keys that the next forward pass, with `n_new` tokens, attends to."""

@@ -21,6 +21,7 @@ from glassformer.nn.cache import LayerCache
 from glassformer.nn.disentangled_positions import RelativeVectors
 from glassformer.nn.dropout import Dropout
 from glassformer.nn.feedforward import FeedForward
+from glassformer.nn.fused_layer import LayerParts, can_fuse, fused_layer
 from glassformer.nn.masks import Mask
 from glassformer.nn.multi_head_attention import MultiHeadAttention
 from glassformer.nn.norms import normalize
@@ -122,6 +123,9 @@ class Layer(nn.Module):
         self._check_memory(memory)
         self_cache, cross_cache = (None, None) if cache is None else (cache.self_attn, cache.cross_attn)
         kernels = None if cache is None else cache.kernels
+        parts = self._fusible_parts()
+        if cache is not None and relative is None and parts is not None and can_fuse(parts, x, cache):
+            return fused_layer(parts, x, mask=mask, bias=bias, rotation=rotation, cache=cache)
 
         def self_attn(y: Tensor) -> Tensor:
             more = {} if relative is None else {"relative": relative}
@@ -142,6 +146,14 @@ class Layer(nn.Module):
         if self.cross_attn_sublayer is not None:
             x = add(self.cross_attn_sublayer, x, cross_attn)
         return add(self.ffn_sublayer, x, ffn)
+
+    def _fusible_parts(self) -> LayerParts | None:
+        """Return the parts that `fused_layer` computes; None for a layer with post-norm or cross-attention."""
+        sublayers = self.self_attn_sublayer, self.ffn_sublayer
+        is_pre = all(sublayer.takes_kernels and sublayer.placement == "pre" for sublayer in sublayers)
+        if not is_pre or self.cross_attn is not None:
+            return None
+        return LayerParts(self.self_attn_sublayer.norm, self.self_attn, self.ffn_sublayer.norm, self.ffn)
 
     def _check_memory(self, memory: Tensor | None) -> None:
         if memory is None and self.cross_attn is not None:

@@ -105,8 +105,11 @@ class Mask:
         A stack calls this once, so that its layers need not each compute the additive form. That form has the dtype
         and device of `like`; `kernels` are the kernels that may read it. The mask itself is returned if it needs no
         additive form: without a bias, if it allows every key, or if it is only causal and T equals S. If attention is
-        to be computed by blocks, a copy with `by_blocks` is returned instead.
+        to be computed by blocks, a copy with `by_blocks` is returned instead. A mask that has its additive form already
+        is returned unchanged.
         """
+        if self.additive is not None and bias is None:
+            return self
         if bias is None and self.is_only_causal and n_queries == n_keys:
             return self  # the kernel takes a flag instead
         if bias is None and self._can_use_blocks(n_queries, n_keys):

@@ -14,6 +14,7 @@ C model width, H query heads, G key-value heads, D head size.
     value (B, S, C) ── v_proj ── (B, G, S, D) ─┘
 """
 
+import torch
 from torch import Tensor, nn
 
 from glassformer.kernels.kernel_set import KernelSet
@@ -146,14 +147,29 @@ class MultiHeadAttention(nn.Module):
             q = self._prepare(self.q_proj(query), self.n_heads, self.q_norm, rotation, kernels)
             return (q, *cache.read())
         if self.qkv_proj is not None and key is query and value is query:
-            widths = [heads * self.head_dim for heads in (self.n_heads, self.n_kv_heads, self.n_kv_heads)]
-            q, k, v = self.qkv_proj(query).split(widths, -1)
+            q, k, v = self.split(self.qkv_proj(query), rotation=rotation, kernels=kernels)
         else:
-            q, k, v = self.q_proj(query), self.k_proj(key), self.v_proj(value)
-        q = self._prepare(q, self.n_heads, self.q_norm, rotation, kernels)  # (B, H, T, D)
-        k = self._prepare(k, self.n_kv_heads, self.k_norm, rotation, kernels)  # (B, G, S, D)
-        v = split_heads(v, self.n_kv_heads)  # (B, G, S, D)
+            q = self._prepare(self.q_proj(query), self.n_heads, self.q_norm, rotation, kernels)  # (B, H, T, D)
+            k = self._prepare(self.k_proj(key), self.n_kv_heads, self.k_norm, rotation, kernels)  # (B, G, S, D)
+            v = split_heads(self.v_proj(value), self.n_kv_heads)  # (B, G, S, D)
         return (q, k, v) if cache is None else (q, *cache.update(k, v))
+
+    def split(
+        self, joined: Tensor, *, rotation: Rotation | None, kernels: KernelSet | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Split the output of `qkv_proj` into queries (B, H, T, D), keys and values (B, G, T, D).
+
+        Queries and keys are normalized and rotated: together if they have no norms of their own, which are fewer steps.
+        """
+        heads, groups, width = self.n_heads, self.n_kv_heads, self.head_dim
+        if self.q_norm is None and self.k_norm is None:
+            both, v = torch.split(joined, [(heads + groups) * width, groups * width], -1)
+            q, k = torch.split(self._prepare(both, heads + groups, None, rotation, kernels), [heads, groups], 1)
+        else:
+            q, k, v = torch.split(joined, [heads * width, groups * width, groups * width], -1)
+            q = self._prepare(q, heads, self.q_norm, rotation, kernels)
+            k = self._prepare(k, groups, self.k_norm, rotation, kernels)
+        return q, k, split_heads(v, groups)
 
     def _project_vectors(self, table: Tensor) -> tuple[Tensor, Tensor]:
         """Return the query and key projections of vectors (N, C), split into heads: two of (H, N, D)."""

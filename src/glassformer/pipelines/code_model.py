@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, overload
 
-from glassformer.decoding import GenerationConfig, generate
+from glassformer.decoding import GenerationConfig
 from glassformer.pipelines.blanks import GAP_TOKENS
 from glassformer.pipelines.language_model import LanguageModel
 from glassformer.pipelines.pipeline import ManyTexts, check_text, each_text
@@ -50,8 +50,7 @@ class CodeModel(LanguageModel):
         n_right = min(len(right), max(room // 2, room - len(left)))
         n_left = min(len(left), room - n_right)
         prompt = [before, *left[len(left) - n_left :], after, *right[:n_right], middle]
-        found = generate(
-            self.model,
+        found = self.write_tokens(
             [[*self.start, *prompt]],
             replace(config, num_return_sequences=1),
             end=END,

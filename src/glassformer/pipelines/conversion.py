@@ -1,6 +1,7 @@
 """Convert a model to the format of another library, or to Glassformer's own. `agreement.py` verifies the result."""
 
 import json
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,11 @@ import tokenizers
 
 from glassformer.checkpoint import load_model, save_model
 from glassformer.checkpoint.ct2_export import Vocabulary, blocking_ct2, export_ct2
+from glassformer.checkpoint.download_cache import find_model
 from glassformer.checkpoint.external_formats import ORIGIN, is_external, read_external, read_origin
 from glassformer.checkpoint.gguf_export import MAGIC, Numbers, blocking_gguf, write_gguf
 from glassformer.checkpoint.hf import UnsupportedModelError, family_by_type, family_of
+from glassformer.checkpoint.hf.extra_heads import read_extra_heads
 from glassformer.checkpoint.hf.folder import save_hf_folder
 from glassformer.checkpoint.limits import refuse
 from glassformer.checkpoint.onnx_export import blocking_onnx, export_onnx
@@ -62,7 +65,7 @@ def convert(
     >>> gf.convert("my-classifier", to="safetensors", out="my-copy").kind
     'encoder'
     """
-    path, out = Path(path), Path(out)
+    path, out = find_model(path), Path(out)
     if out.exists() and path.exists() and out.samefile(path):
         raise ValueError(f"--out {out} is the model itself: expected another name")
     if to == "gguf":
@@ -70,11 +73,14 @@ def convert(
     else:
         check_output(out, overwrite=overwrite)
     model = load_model(path, allow_pickle=allow_pickle)
-    texts = {name: (path / name).read_text(encoding="utf-8") for name in TEXTS if (path / name).is_file()}
     foreign = read_external(path, allow_pickle=allow_pickle) if is_external(path) else None
+    homes = [path] if foreign is None or foreign.base is None else [foreign.base, path]
+    texts = {
+        name: (home / name).read_text(encoding="utf-8") for home in homes for name in TEXTS if (home / name).is_file()
+    }
     origin = read_origin(path) if foreign is None else foreign.config
     if origin is not None:
-        values = {key: origin[key] for key in origin if key.endswith("_token_id")}
+        values = {key: origin[key] for key in origin if key.endswith("_token_id")} | _labels(origin, model)
         family = family_by_type(origin.get("model_type"))
     else:
         values = {"pad_token_id": PAD, "bos_token_id": BEGIN, "eos_token_id": END}
@@ -97,7 +103,10 @@ def convert(
         return model
     try:
         if to == "hf":
-            save_hf_folder(out, model, family=family, values=values, texts=texts, overwrite=overwrite)
+            extra = None if foreign is None else read_extra_heads(foreign, model.config)
+            save_hf_folder(
+                out, model, family=family, values=values, texts=texts, extra_heads=extra, overwrite=overwrite
+            )
         elif to == "onnx":
             export_onnx(model, out, texts, overwrite=overwrite)
         elif to == "ct2":
@@ -131,6 +140,14 @@ def expressible_in(model: AnyModel) -> list[Format]:
     if isinstance(model, DecoderModel) and not all(blocking_gguf(config).values()):
         found.append("gguf")
     return found
+
+
+def _labels(origin: Mapping[str, Any], model: AnyModel) -> dict[str, Any]:
+    """Return the class names in HF's config.json (`id2label`, `label2id`) if they name every class of the model."""
+    names = origin.get("id2label")
+    if not isinstance(names, Mapping) or len(names) != model.config.n_labels:
+        return {}
+    return {key: origin[key] for key in ("id2label", "label2id", "problem_type") if origin.get(key) is not None}
 
 
 def _both_sides(model: EncoderDecoderModel, texts: dict[str, str], ids: dict[str, Any], reads_end: bool) -> Vocabulary:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import overload
 
-from glassformer.decoding import GenerationConfig, TextStream, generate, stream
+from glassformer.decoding import GenerationConfig, TextStream, stream
 from glassformer.models import DecoderModel
 from glassformer.pipelines.pipeline import (
     WRITING_BATCH_TOKENS,
@@ -71,8 +71,7 @@ class Generator(Pipeline):
         """Generate `config.num_return_sequences` continuations of each prompt, which is a list of token ids."""
         config = config or self.generation
         given = self.fit_prompts(prompts, config)
-        found = generate(
-            self.model,
+        found = self.write_tokens(
             given,
             config,
             end=self.end,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, overload
 from typing_extensions import override
 
 from glassformer.data.readers.text_documents import Document
-from glassformer.decoding import GeneratedText, GenerationConfig, TextStream, generate, stream
+from glassformer.decoding import GeneratedText, GenerationConfig, TextStream, stream
 from glassformer.decoding.scoring import score_long_texts
 from glassformer.models import DecoderModel
 from glassformer.pipelines.generator import Generator
@@ -160,8 +160,7 @@ class LanguageModel(Generator, TrainedPipeline[Document]):
                 part = self._part(config, max(config.max_new_tokens - len(row[0].tokens) for row in rows), round_number)
                 part = replace(part, num_return_sequences=len(rows[0]), seed=part.seed + SEEDS_APART * copy)
                 given = [self._window(row[0].prompt + row[0].tokens) for row in rows]
-                found = generate(
-                    self.model,
+                found = self.write_tokens(
                     given,
                     part,
                     end=self.end,

@@ -8,6 +8,7 @@ import torch
 
 from glassformer.base.checks import check_positive
 from glassformer.checkpoint import load_model
+from glassformer.checkpoint.download_cache import find_model
 from glassformer.checkpoint.external_formats import is_external, read_external, read_origin
 from glassformer.checkpoint.external_model import ExternalModel
 from glassformer.checkpoint.hf import family_by_type
@@ -52,7 +53,8 @@ def load(
     little more memory than the larger of the file and the loaded model.
 
     Args:
-        path: A model folder, or a GGUF or llama2.c file.
+        path: A model folder, a GGUF or llama2.c file, or a model's name on the Hugging Face hub (`org/name`) if
+            their download cache holds it.
         device: Where to compute, such as "cpu" or "cuda"; "auto" is a GPU if there is one.
         dtype: "float32", "bfloat16", "float16" or a torch dtype; "auto" is float32. The quantized weights of a GGUF
             file stay as they are stored with "auto" on a CPU, and are expanded otherwise.
@@ -71,7 +73,7 @@ def load(
     >>> gf.load("my-classifier").run(["it is good"])
     ['...']
     """
-    path = Path(path)
+    path = find_model(path)
     if batch_tokens is not None:
         check_positive("batch_tokens", batch_tokens)
     prepared = choose_preparation(device=device, dtype=dtype, quantize=quantize)
@@ -109,15 +111,17 @@ def _load(path: Path, read_model: ModelLoader, allow_pickle: bool) -> Loaded:
     is_encoder = family_by_type(origin.get("model_type")).kind == "encoder"
     # A file's tokenizer comes first: reading it takes memory for a moment, which the weights can then reuse.
     tokenizer = _tokenizer_in_file(path, foreign) if foreign is not None and path.is_file() else None
+    base = path if foreign is None or foreign.base is None else foreign.base
     model = read_model(
         path,
         allow_pickle=allow_pickle,
-        adapt=(lambda config: with_pooling(path, config)) if is_encoder else None,
+        adapt=(lambda config: with_pooling(base, config)) if is_encoder else None,
         external=foreign,
     )
+    path = path if (path / "tokenizer.json").is_file() else base
     tokenizer = tokenizer or PretrainedTokenizer.from_folder(path)
     if isinstance(model, EncoderModel):
-        return Embedder(as_embedder(model, path), tokenizer, max_len=longest_text(path))
+        return Embedder(as_embedder(model, base), tokenizer, max_len=longest_text(base))
     if model.config.head != "language_model":
         raise ValueError(
             f"{path} holds a model with head={model.config.head!r}, which generates no text: expected one that was "
@@ -126,7 +130,7 @@ def _load(path: Path, read_model: ModelLoader, allow_pickle: bool) -> Loaded:
     if isinstance(model, DecoderModel):
         return Generator(model, tokenizer)
     assert isinstance(model, EncoderDecoderModel)
-    settings = {**origin, **_generation(path)}
+    settings = {**origin, **_generation(base)}
     begin = read_int(settings, "decoder_start_token_id", default=-1)
     if not 0 <= begin < model.config.vocab_size:
         raise ValueError(

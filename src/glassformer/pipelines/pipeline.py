@@ -210,6 +210,17 @@ class Pipeline(ABC):
     texts are written, and READING_BATCH_TOKENS where they are only read."""
     n_truncated: int = 0
     """How many inputs have been cut so far."""
+    writer: "Callable[..., list[list[GeneratedText]]] | None" = None
+    """Generates texts in place of `decoding.generate`, with its arguments; a server sets its batching engine here."""
+
+    def write_tokens(
+        self, inputs: "Sequence[list[int]]", config: "GenerationConfig", **options: Any
+    ) -> "list[list[GeneratedText]]":
+        """Generate texts for tokenized inputs with `writer`, or with `decoding.generate`, which takes `options`."""
+        from glassformer.decoding import generate
+
+        model: Any = self.model  # type: ignore[attr-defined]
+        return (self.writer or generate)(model, inputs, config, **options)
 
     def fit_inputs(
         self, inputs: Sequence[list[int]], limit: int | None, cut: Callable[[list[int]], list[int]]

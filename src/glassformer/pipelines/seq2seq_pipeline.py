@@ -158,8 +158,7 @@ class Seq2SeqPipeline(TrainedPipeline[Example]):
     def _generate(
         self, sources: list[list[int]], config: GenerationConfig, with_scores: bool, batch_tokens: int | None = None
     ) -> list[list[GeneratedText]]:
-        return generate(
-            self.model,
+        return self.write_tokens(
             sources,
             config,
             begin=BEGIN,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import overload
 
-from glassformer.decoding import GenerationConfig, generate
+from glassformer.decoding import GenerationConfig
 from glassformer.models import EncoderDecoderModel
 from glassformer.pipelines.pipeline import (
     WRITING_BATCH_TOKENS,
@@ -65,8 +65,7 @@ class TextToText(Pipeline):
         with_text = [index for index, text in enumerate(texts) if text.strip()]
         sources = self._read([texts[index] for index in with_text])
         end = self.target_tokenizer.end
-        found = generate(
-            self.model,
+        found = self.write_tokens(
             sources,
             config,
             begin=self.begin,

@@ -1,4 +1,7 @@
-"""Copy numbers from a GPU to the CPU while the GPU computes the next steps."""
+"""Copy numbers from a GPU to the CPU and back while the GPU computes."""
+
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,3 +27,10 @@ class AsyncReadback:
             self._arrived.synchronize()
         found: list[list[list[float]]] = self._numbers.tolist()
         return found
+
+
+def upload(numbers: Sequence[Any], device: torch.device) -> Tensor:
+    """Return a tensor of whole numbers on `device`. A GPU is not waited for, as `torch.tensor` would."""
+    if device.type != "cuda":
+        return torch.tensor(numbers, device=device)
+    return torch.tensor(numbers, pin_memory=True).to(device, non_blocking=True)

@@ -95,13 +95,17 @@ class CachePool:
         """The number of rows that requests are using."""
         return sum(row.is_busy for row in self.rows)
 
+    def has_room(self, count: int, size: int) -> bool:
+        """Return whether `count` more texts of `size` tokens each fit into the rows as they are."""
+        return size <= self.capacity and self.n_busy + count <= len(self.rows)
+
     def fit(self, count: int, size: int, needs: Sequence[int]) -> bool:
         """Make space for `count` more texts of `size` tokens each. If they do not fit, change nothing and return False.
 
         `needs` are the sizes of the texts that are running or being read. Kept texts give way. The rows keep their
         capacity if the new texts fit into it.
         """
-        if size <= self.capacity and self.n_busy + count <= len(self.rows):
+        if self.has_room(count, size):
             return True
         longest = max(size, *needs, self.max_tokens // self.max_rows)
         if longest > self.max_tokens:

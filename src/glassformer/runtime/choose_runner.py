@@ -30,9 +30,9 @@ from glassformer.runtime.cache_pool import CachePool
 from glassformer.runtime.decision_rules import KERNEL_RULES, STEP_RULES, Situation, decide
 from glassformer.runtime.packed_model import has_fused_storage, packed_twin
 from glassformer.runtime.pool_runner import PoolRunner
-from glassformer.runtime.recorded_steps import RecordedStepRunner, Recording, Recordings, Shape
+from glassformer.runtime.recorded_steps import RecordedStepRunner, Recording, Recordings, Shape, addresses_of
 from glassformer.runtime.replayed_steps import (
-    MAX_REPLAYED_BEAMS,
+    MAX_REPLAYED_BYTES,
     MAX_REPLAYED_ROWS,
     ReplayedRecording,
     ReplayedStepRunner,
@@ -43,8 +43,9 @@ CompileChoice = Literal["auto", "on", "off"]
 """Whether decoding steps are compiled. "auto" is "off": compiling takes half a minute or more per batch shape."""
 _RECORDINGS: "weakref.WeakKeyDictionary[TextModel, Recordings]" = weakref.WeakKeyDictionary()
 _REPLAYED: "weakref.WeakKeyDictionary[TextModel, Recordings]" = weakref.WeakKeyDictionary()
-_TWINS: "weakref.WeakKeyDictionary[TextModel, tuple[tuple[int, ...], TextModel]]" = weakref.WeakKeyDictionary()
-"""The packed twins of models, with the addresses of the parameters that they share."""
+_REPLAYED_LOCK = threading.Lock()
+_TWINS: "weakref.WeakKeyDictionary[TextModel, tuple[list[int], TextModel | None]]" = weakref.WeakKeyDictionary()
+"""The packed twins of models, or None, with the addresses of the models' parameters."""
 _POOLS: "weakref.WeakKeyDictionary[TextModel, PoolRunner]" = weakref.WeakKeyDictionary()
 """Runners that `keep_pool` has kept, at most one for each model."""
 _POOLS_LOCK = threading.Lock()
@@ -91,9 +92,10 @@ def choose_execution(model: TextModel, work: ExpectedWork) -> Execution:
     if steps == "plain":
         return Execution(kernels, None)
     if steps == "replayed":
-        if model not in _REPLAYED:
-            _REPLAYED[model] = Recordings(model, kind=ReplayedRecording)
-        return Execution(kernels, _REPLAYED[model])
+        with _REPLAYED_LOCK:
+            if model not in _REPLAYED:
+                _REPLAYED[model] = Recordings(model, kind=ReplayedRecording)
+            return Execution(kernels, _REPLAYED[model])
     twin = _twin_of(model)
     recordings = _RECORDINGS.get(model)
     if recordings is None or not recordings.is_for(twin or model):
@@ -105,23 +107,22 @@ def choose_execution(model: TextModel, work: ExpectedWork) -> Execution:
 
 
 def _can_replay(model: TextModel, work: ExpectedWork, kernels: KernelSet) -> bool:
-    """Return whether a CPU can replay the steps from C++, and the batch is so small that this is faster."""
-    parameter = next(model.parameters())
-    keys = parameter.new_empty(1, 1, 1, model.config.head_size)
-    is_beam = work.copies > 1 and work.shares_memory
-    is_small = not parameter.is_cuda and work.rows <= (MAX_REPLAYED_BEAMS if is_beam else MAX_REPLAYED_ROWS)
+    """Return whether a CPU can replay the steps from C++, and the batch is small enough."""
+    parameter, config = next(model.parameters()), model.config
+    keys = parameter.new_empty(1, 1, 1, config.head_size)
+    roomy = ReplayedRecording.round_up(Shape(work.rows, work.capacity), config.max_len)
+    numbers = 2 * config.n_decoder_layers * config.kv_heads * config.head_size  # keys and values of a token
+    has_room = roomy.rows * roomy.capacity * numbers * parameter.element_size() <= MAX_REPLAYED_BYTES
+    is_small = not parameter.is_cuda and work.rows <= MAX_REPLAYED_ROWS and has_room
     return is_small and not reads_unfilled(model, keys, kernels)
 
 
 def _twin_of(model: TextModel) -> TextModel | None:
     """Return the packed twin of a model whose weights are laid out for one (`share_fused_storage`), else None."""
-    if not has_fused_storage(model):
-        _TWINS.pop(model, None)
-        return None
-    addresses = tuple(parameter.data_ptr() for parameter in model.parameters())
+    _, *addresses = addresses_of(model)
     known = _TWINS.get(model)
     if known is None or known[0] != addresses:
-        known = _TWINS[model] = addresses, packed_twin(model)
+        known = _TWINS[model] = addresses, packed_twin(model) if has_fused_storage(model) else None
     return known[1]
 
 

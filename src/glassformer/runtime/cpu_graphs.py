@@ -115,25 +115,35 @@ class OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def make_program(calls: list[Call], result: Tensor, memory: ReplayMemory) -> Any:
     """Return the calls as a `Program` of the C++ library, which its method `run` repeats.
 
-    `result` is what the caller reads. Left out are calls that only return views of their arguments, constants that no
-    call changes, and calls whose results are never used. What the calls compute is moved to `memory`.
+    `result` is what the caller reads. What the calls compute is moved to `memory`.
     """
-    changed = {address_of(tensor) for call in calls for tensor in call.changed}
-    used, kept = {address_of(result)}, []
-    for call in reversed(calls):
-        read, written = ({address_of(tensor) for tensor in tensors} for tensors in (call.read, call.results))
-        is_view = not call.changed and written <= read
-        is_constant = not call.read and not written & changed
-        if not is_view and not is_constant and (call.changed or written & used):
-            kept.append(call)
-            used |= read
-    kept.reverse()
+    places, used = find_repeated(calls, result)
+    kept = [calls[place] for place in places]
     is_used = [[address_of(tensor) in used for tensor in call.results] for call in kept]
     memory.place(calls, kept, result)
     program = torch.classes.glassformer_cpu.Program()
     for call, those in zip(kept, is_used, strict=True):
         _add(program, call, those)
     return program
+
+
+def find_repeated(calls: list[Call], result: Tensor) -> tuple[list[int], set[int]]:
+    """Return the indices of the calls that a replay must repeat, and the addresses of the memory that they use.
+
+    Left out are calls that only return views of their arguments, constants that no call changes, and calls whose
+    results are never used.
+    """
+    changed = {address_of(tensor) for call in calls for tensor in call.changed}
+    used, kept = {address_of(result)}, []
+    for place in reversed(range(len(calls))):
+        call = calls[place]
+        read, written = ({address_of(tensor) for tensor in tensors} for tensors in (call.read, call.results))
+        is_view = not call.changed and written <= read
+        is_constant = not call.read and not written & changed
+        if not is_view and not is_constant and (call.changed or written & used):
+            kept.append(place)
+            used |= read
+    return kept[::-1], used
 
 
 def _add(program: Any, call: Call, is_used: list[bool]) -> None:

@@ -42,7 +42,7 @@ class Situation:
     needs_attention: bool = False
     """Whether the search reads attention weights."""
     can_replay: bool = False
-    """Whether a CPU can replay the steps from C++: with the C++ kernels, and for a batch of few rows."""
+    """Whether a CPU can replay the steps from C++: with the C++ kernels, and for a batch that is not too large."""
     records: Literal["", "recorded", "compiled"] = ""
     """How `record_steps` was asked to record the steps of the model."""
 
@@ -127,7 +127,7 @@ KERNEL_RULES = (
     Rule(
         "c++",
         "the C++ kernels are built already",
-        "they cost nothing then; steps of few texts are replayed",
+        "they cost nothing then; steps are replayed",
         lambda s: s.has_built_kernels,
     ),
     Rule(
@@ -151,7 +151,7 @@ STEP_RULES = (
     Rule("recorded", "a GPU", "a CUDA graph launches all kernels of a step at once", lambda s: s.device == "cuda"),
     Rule(
         "replayed",
-        "a CPU with C++ kernels, up to 32 texts or 1,024 beams",
+        "a CPU with C++ kernels, up to 1,024 texts or beams",
         "Python would take much of the time",
         lambda s: s.device == "cpu" and s.can_replay,
     ),

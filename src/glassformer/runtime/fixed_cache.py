@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from glassformer.kernels.kernel_set import StepNumbers
 from glassformer.nn.cache import KVCache
 
 
@@ -74,6 +75,12 @@ class FixedCache(KVCache):
             return super().note_real(real, n_new)
         self.real.index_fill_(1, self.position, True)
         return self.real
+
+    @override
+    def number_step(self, dtype: torch.dtype, max_len: int | None) -> StepNumbers | None:
+        if not self.is_fixed or not self.kernels.can_number_step(self.real, dtype):
+            return None
+        return self.kernels.number_step(self.real, self.position, dtype, max_len)
 
     @override
     def n_keys(self, n_new: int) -> int:

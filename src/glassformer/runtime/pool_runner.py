@@ -14,18 +14,22 @@ import torch
 from torch import Tensor
 
 from glassformer.kernels.cpp_kernels import CppKernels
+from glassformer.kernels.kernel_set import KernelSet
 from glassformer.models import DecoderModel, EncoderDecoderModel
+from glassformer.runtime.async_readback import upload
 from glassformer.runtime.cache_pool import CachePool, PoolRow
 from glassformer.runtime.cpu_graphs import CpuGraph
 from glassformer.runtime.cuda_graphs import CudaGraph
 from glassformer.runtime.pool_views import FirstTokens, NextTokens, PoolView, StepTokens
 from glassformer.runtime.recorded_steps import ROW_STEPS, TOKEN_STEP, addresses_of
-from glassformer.runtime.replayed_steps import MAX_REPLAYED_ROWS, ROWS
+from glassformer.runtime.replayed_steps import ROWS
 from glassformer.runtime.step_runner import TextModel
 from glassformer.text.tokenizer import PAD
 
 MAX_RECORDED = 24
 """The most recorded steps that a runner keeps; the least recently used are dropped first."""
+MAX_REPLAYED_POOL_ROWS = 32
+"""Steps of more rows are not replayed from C++, because each number of rows needs a recording."""
 MAX_RECORDED_PROPOSAL = 8
 """The most proposed tokens whose verification is recorded, for a row that runs alone. Each number is recorded once."""
 
@@ -103,7 +107,7 @@ class PoolRunner:
         source, mask = _pad(sources, self.pool.device)
         # The base class's methods, because those of the documents' `Transformer` take other masks.
         memory = EncoderDecoderModel.encode(model, source, mask)
-        view = FirstTokens(self.pool, rows, [1] * len(rows), counts)
+        view = FirstTokens(self.pool, rows, counts)
         given = torch.full((len(rows), 1), begin, device=self.pool.device)
         hidden = EncoderDecoderModel.decode(model, given, memory, mask, cache=view)
         for row, count in zip(rows, counts, strict=True):
@@ -118,11 +122,29 @@ class PoolRunner:
         next step. `PoolRow.tokens` is not changed, because the tokens may not have left the device yet.
         """
         rows = self.pool.rows[: len(tokens)]
-        is_recorded = self.is_recorded and not (self.replays_from_cpp and len(rows) > MAX_REPLAYED_ROWS)
+        is_recorded = self.is_recorded and not (self.replays_from_cpp and len(rows) > MAX_REPLAYED_POOL_ROWS)
         scores = self._recorded_step(tokens) if is_recorded else self._plain_step(rows, tokens)
-        for row in rows:
-            row.length = min(row.length + 1, self.pool.capacity)
+        self._count_step(len(rows))
         return scores
+
+    def greedy_step(self, tokens: Tensor, bias: Tensor) -> "tuple[Tensor, Tensor]":
+        """Make a recorded step that also chooses the next tokens: those with the highest logit + bias (V,).
+
+        Returns the scores and the ids of these tokens as numbers (2, N), and the ids as tokens (N, 1), which the next
+        such step can take. Both are valid until the next step.
+        """
+        rows = self._rounded_rows(len(tokens))
+        results, chosen = self._recorded_for(rows[: len(tokens)], rows, 1, is_greedy=True).choose(
+            tokens, *self._numbers_of(len(tokens), rows), bias
+        )
+        self._count_step(len(tokens))
+        return results, chosen
+
+    def _count_step(self, n: int) -> None:
+        capacity = self.pool.capacity
+        for row in self.pool.rows[:n]:
+            if row.length < capacity:
+                row.length += 1
 
     def _plain_step(self, rows: list[PoolRow], tokens: Tensor) -> Tensor:
         starts = self._starts(rows)
@@ -141,10 +163,12 @@ class PoolRunner:
         return self._logits(self._decode(tokens, view, mask))[:, 0]
 
     def _recorded_step(self, tokens: Tensor) -> Tensor:
-        n, pool = len(tokens), self.pool
+        return self._recorded_pass(tokens, self._rounded_rows(len(tokens)))[:, 0]
+
+    def _rounded_rows(self, n: int) -> list[PoolRow]:
+        """Return the first `n` rows and some more, so that few numbers of rows have to be recorded."""
         sizes = ROWS if self.replays_from_cpp else ROW_STEPS
-        size = next((step for step in sizes if step >= n), -(-n // 64) * 64)
-        return self._recorded_pass(tokens, pool.rows[: min(size, len(pool.rows))])[:, 0]
+        return self.pool.rows[: next((step for step in sizes if step >= n), -(-n // 64) * 64)]
 
     def _can_record_verification(self, rows: Sequence[PoolRow], texts: Sequence[Sequence[int]]) -> bool:
         """Return whether a recorded pass can read these texts: a single one, not too long, in the first row."""
@@ -158,17 +182,26 @@ class PoolRunner:
         The rows after the first N are computed, too, so that few numbers of rows have to be recorded.
         """
         n, n_tokens = tokens.shape
+        return self._recorded_for(rows[:n], rows, n_tokens)(tokens, *self._numbers_of(n, rows))
+
+    def _recorded_for(
+        self, running: Sequence[PoolRow], rows: Sequence[PoolRow], n_tokens: int, *, is_greedy: bool = False
+    ) -> "_RecordedStep":
+        """Return the recorded step of these rows, of which some run. With `is_greedy` it also chooses tokens."""
         capacity = self.pool.capacity
-        longest = max(row.memory_length for row in rows[:n])
+        longest = max(row.memory_length for row in running)
         memory_length = min(-(-longest // TOKEN_STEP) * TOKEN_STEP, capacity)
-        key = len(rows), n_tokens, capacity, memory_length
+        key = len(rows), n_tokens, capacity, memory_length, int(is_greedy)
         if key not in self._recorded:
-            self._recorded[key] = _RecordedStep(self, len(rows), n_tokens, memory_length)
+            self._recorded[key] = _RecordedStep(self, len(rows), n_tokens, memory_length, is_greedy=is_greedy)
             if len(self._recorded) > MAX_RECORDED:
                 self._recorded.popitem(last=False)
         self._recorded.move_to_end(key)
-        memory_lengths = [row.memory_length for row in rows[:n]] + [0] * (len(rows) - n)
-        return self._recorded[key](tokens, self._starts(rows), memory_lengths)
+        return self._recorded[key]
+
+    def _numbers_of(self, n: int, rows: Sequence[PoolRow]) -> tuple[list[int], list[int]]:
+        """Return where the next token of each row goes, and the number of encoder outputs of the first `n` rows."""
+        return self._starts(rows), [row.memory_length for row in rows[:n]] + [0] * (len(rows) - n)
 
     def _starts(self, rows: Sequence[PoolRow]) -> list[int]:
         """Return where the next token of each row goes.
@@ -176,14 +209,15 @@ class PoolRunner:
         The last slot of a full row is overwritten: such a row has ended, and its step is made in vain. Rows that are
         not running have a free slot there, too (`CachePool.keep`).
         """
-        return [min(row.length, self.pool.capacity - 1) for row in rows]
+        last = self.pool.capacity - 1
+        return [row.length if row.length < last else last for row in rows]
 
     def _hidden(self, rows: Sequence[PoolRow], texts: Sequence[Sequence[int]]) -> Tensor:
         """Read more tokens into each row and return the hidden states (N, T, C), padded on the right."""
         counts = [len(text) for text in texts]
         padded, _ = _pad(texts, self.pool.device)
         if not any(row.length for row in rows):
-            return self._decode(padded, FirstTokens(self.pool, rows, counts), None)
+            return self._decode(padded, FirstTokens(self.pool, rows), None)
         longest, mask = max(row.memory_length for row in rows), None
         if longest:
             lengths = torch.tensor([row.memory_length for row in rows], device=self.pool.device)
@@ -213,9 +247,10 @@ class _RecordedStep:
     """A step of a fixed number of rows and tokens per row, from buffers to buffers.
 
     It is a CUDA graph on a GPU, a program that C++ replays on a CPU with the C++ kernels, and plain code elsewhere.
+    With `is_greedy` the step also chooses the next tokens and writes them into `tokens`.
     """
 
-    def __init__(self, runner: PoolRunner, n_rows: int, n_tokens: int, memory_length: int):
+    def __init__(self, runner: PoolRunner, n_rows: int, n_tokens: int, memory_length: int, *, is_greedy: bool = False):
         device = runner.pool.device
         self.tokens = torch.zeros(n_rows, n_tokens, dtype=torch.long, device=device)
         self.numbers = torch.zeros(3, n_rows, dtype=torch.long, device=device)
@@ -224,6 +259,12 @@ class _RecordedStep:
         starts, is_active = self.numbers[0], self.numbers[1].bool()
         view = StepTokens(runner.pool, starts, is_active, n_tokens=n_tokens, memory_length=memory_length)
         compute = partial(_score, runner, self.tokens, self.numbers, view)
+        if is_greedy:
+            self._bias = torch.zeros(runner.model.config.vocab_size, device=device)
+            self._given_bias: Tensor | None = None  # the tensor that `_bias` is a copy of
+            self._results = torch.zeros(1, 2, n_rows, device=device)
+            slot = torch.zeros(1, dtype=torch.long, device=device)
+            compute = partial(_choose, runner.pool.kernels, compute, self._bias, self.tokens, slot, self._results)
         self._compute: Callable[[], Tensor] = compute
         if runner.graph_pool is not None:
             self._compute = CudaGraph(compute, view, (self.tokens, self.numbers), runner.graph_pool)
@@ -232,14 +273,33 @@ class _RecordedStep:
 
     def __call__(self, tokens: Tensor, starts: list[int], memory_lengths: list[int]) -> Tensor:
         n = len(tokens)
-        self.tokens[:n] = tokens
+        if tokens.data_ptr() != self.tokens.data_ptr():  # else they are those that this step has chosen
+            self.tokens[:n] = tokens
         is_running = [1] * n + [0] * (len(starts) - n)
         wanted = [starts, is_running, memory_lengths]
         if wanted != self._expected:  # a row has joined or left: the numbers on the device are wrong
-            self.numbers.copy_(torch.tensor(wanted))
+            self.numbers.copy_(upload(wanted, self.numbers.device))
         scores = self._compute()
         self._expected = [[start + runs for start, runs in zip(starts, is_running, strict=True)], *wanted[1:]]
         return scores[:n]
+
+    def choose(
+        self, tokens: Tensor, starts: list[int], memory_lengths: list[int], bias: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Make a greedy step and return what `PoolRunner.greedy_step` does."""
+        if bias is not self._given_bias:
+            self._bias.copy_(bias)
+            self._given_bias = bias
+        chosen = self(tokens, starts, memory_lengths)
+        return self._results[0, :, : len(tokens)].contiguous(), chosen
+
+
+def _choose(
+    kernels: KernelSet, score: Callable[[], Tensor], bias: Tensor, tokens: Tensor, slot: Tensor, results: Tensor
+) -> Tensor:
+    """Choose the best token of each row, write it to `tokens` and `results`, and return `tokens`."""
+    kernels.choose_token(score()[:, 0], bias, tokens, slot, results)
+    return tokens
 
 
 def _score(runner: PoolRunner, tokens: Tensor, numbers: Tensor, view: StepTokens) -> Tensor:

@@ -55,32 +55,59 @@ class PoolView(KVCache):
         """Do nothing: the caller of the model updates the lengths of the rows."""
 
 
+class _Places:
+    """Where `counts[i]` tokens of each row go: into row `rows[i]` of the pool, from slot `starts[i]` on."""
+
+    def __init__(self, rows: Sequence[PoolRow], starts: Sequence[int], counts: Sequence[int], pool: CachePool):
+        places = [
+            (number, token, row.index, start + token)
+            for number, (row, start, count) in enumerate(zip(rows, starts, counts, strict=True))
+            for token in range(count)
+        ]
+        self._from_row, self._from_token, self._to_row, self._to_token = torch.tensor(places, device=pool.device).T
+
+    def write(self, store: Tensor, new: Tensor) -> None:
+        """Write `new` (N, G, T, D), without its padding on the right, into the rows of `store`."""
+        store[self._to_row, :, self._to_token] = new[self._from_row, :, self._from_token].to(store.dtype)
+
+
+def _select(rows: Sequence[PoolRow], device: torch.device) -> slice | Tensor:
+    """Return an index that selects these rows: a slice if they are neighbors."""
+    indices = [row.index for row in rows]
+    if indices == list(range(indices[0], indices[0] + len(indices))):
+        return slice(indices[0], indices[0] + len(indices))
+    return torch.tensor(indices, device=device)
+
+
 class FirstTokens(PoolView):
-    """The rows of texts that begin with this pass: `counts[i]` tokens for row i, padded on the right.
+    """The rows of texts that begin with this pass, padded on the right.
 
     For an encoder-decoder, `memory_counts[i]` is the number of encoder outputs of row i.
     """
 
-    def __init__(
-        self, pool: CachePool, rows: Sequence[PoolRow], counts: Sequence[int], memory_counts: Sequence[int] = ()
-    ):
+    def __init__(self, pool: CachePool, rows: Sequence[PoolRow], memory_counts: Sequence[int] = ()):
         super().__init__(pool, len(rows), max(memory_counts, default=0))
-        self._places = [(row.index, count) for row, count in zip(rows, counts, strict=True)]
-        self._memory_counts = memory_counts
+        self._rows = _select(rows, pool.device)
+        if memory_counts:
+            self._memory_places = _Places(rows, [pool.capacity - count for count in memory_counts], memory_counts, pool)
 
     @override
     def write(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        # With the padding: one copy for all rows takes less time. The next tokens of a row overwrite its padding, which
+        # is masked until then.
         for store, new in ((self.keys[layer], k), (self.values[layer], v)):
-            for number, (index, count) in enumerate(self._places):
-                store[index, :, :count] = new[number, :, :count]
+            filled = store[:, :, : new.shape[2]]
+            if isinstance(self._rows, slice):
+                filled[self._rows] = new
+            else:
+                filled.index_copy_(0, self._rows, new.to(store.dtype))
         return k, v
 
     @override
     def write_memory(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         self.check_memory(k.shape[2])
         for store, new in ((self.keys[layer], k), (self.values[layer], v)):
-            for number, ((index, _), count) in enumerate(zip(self._places, self._memory_counts, strict=True)):
-                store[index, :, self.capacity - count :] = new[number, :, :count]
+            self._memory_places.write(store, new)
         return k, v
 
 
@@ -90,21 +117,10 @@ class NextTokens(PoolView):
     def __init__(self, pool: CachePool, rows: Sequence[PoolRow], counts: Sequence[int], memory_length: int = 0):
         super().__init__(pool, len(rows), memory_length)
         self.memory_is_ready = memory_length > 0
-        places = [
-            (number, token, row.index, row.length + token)
-            for number, (row, count) in enumerate(zip(rows, counts, strict=True))
-            for token in range(count)
-        ]
-        self._from_row, self._from_token, self._to_row, self._to_token = torch.tensor(places, device=pool.device).T
+        self._places = _Places(rows, [row.length for row in rows], counts, pool)
         self.starts = torch.tensor([row.length for row in rows], device=pool.device)
         self._end = max(row.length + count for row, count in zip(rows, counts, strict=True))
-        first = rows[0].index
-        is_range = [row.index for row in rows] == list(range(first, first + len(rows)))
-        self._rows: slice | Tensor = (
-            slice(first, first + len(rows))
-            if is_range
-            else torch.tensor([row.index for row in rows], device=pool.device)
-        )
+        self._rows = _select(rows, pool.device)
 
     @override
     def n_keys(self, n_new: int) -> int:
@@ -113,7 +129,7 @@ class NextTokens(PoolView):
     @override
     def write(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         for store, new in ((self.keys[layer], k), (self.values[layer], v)):
-            store[self._to_row, :, self._to_token] = new[self._from_row, :, self._from_token].to(store.dtype)
+            self._places.write(store, new)
         return self.keys[layer][self._rows, :, : self._end], self.values[layer][self._rows, :, : self._end]
 
     @override
@@ -166,10 +182,13 @@ class StepTokens(PoolView):
     def write(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         if layer == 0:  # once per pass, for all layers
             self._slots = (self._offsets + self._starts[:, None, None]).view(-1)
-        for store, new in ((self.keys[layer], k), (self.values[layer], v)):
-            width = store.shape[3]
-            store.view(-1, width).index_copy_(0, self._slots, new.reshape(-1, width).to(store.dtype))
         n = self._n_rows
+        if k.shape[2] == 1 and self.kernels.can_write_rows(k, v, self.keys[layer]):
+            self.kernels.write_rows(k, v, self.keys[layer], self.values[layer], self._starts)
+        else:
+            for store, new in ((self.keys[layer], k), (self.values[layer], v)):
+                width = store.shape[3]
+                store.view(-1, width).index_copy_(0, self._slots, new.reshape(-1, width).to(store.dtype))
         return self.keys[layer][:n, :, : self._end], self.values[layer][:n, :, : self._end]
 
     @override

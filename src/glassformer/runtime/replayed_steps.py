@@ -1,10 +1,11 @@
-"""Decoding steps of few texts, or of beams, on a CPU, replayed from C++ (`cpu_graphs.py`).
+"""Decoding steps on a CPU, replayed from C++ (`cpu_graphs.py`).
 
-The batch shrinks when a text ends, so there is one recorded step for each number of rows, or a little more. All of them
+The batch shrinks when a text ends. One recorded step serves any number of rows (`resizable_graph.py`). If a model does
+not allow that, or if the texts are few, there is a recorded step for each number of rows, or a little more. All of them
 use the first rows of one cache. `runtime/choose_runner.py` decides when this pays.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,16 +13,21 @@ from torch import Tensor
 from typing_extensions import override
 
 from glassformer.nn import KVCache
+from glassformer.nn.cache import find_moved
 from glassformer.runtime.cpu_graphs import CpuGraph
 from glassformer.runtime.recorded_steps import TOKEN_STEP, RecordedStepRunner, Recording
 from glassformer.runtime.replay_memory import ReplayMemory
+from glassformer.runtime.resizable_graph import ResizableGraph
 from glassformer.runtime.step_runner import StepRunner
 
 ROWS = (1, 2, 3, 4, 6, 8, 12, *range(16, 32, 4), *range(32, 80, 8), *range(80, 128, 16), *range(128, 513, 32))
 """Steps are recorded for these numbers of texts, so that a shrinking batch does not need a recording for each."""
-MAX_REPLAYED_ROWS, MAX_REPLAYED_BEAMS = 32, 1024
-"""Steps of more rows are not replayed, because a CPU spends most of their time in matrix products. For beams replaying
-pays longer: their rows move at each step, and a recording moves only those that change."""
+MAX_FEW_TEXTS = 4
+"""A recording for up to this many texts has a step for each number of them."""
+MAX_REPLAYED_ROWS = 1024
+"""Steps of more rows are not replayed, because a CPU spends most of their time in matrix products."""
+MAX_REPLAYED_BYTES = 2 << 30
+"""Steps whose cache would be larger are not replayed, because a recording rounds its sizes up."""
 
 
 class ReplayedRecording(Recording):
@@ -43,6 +49,7 @@ class ReplayedRecording(Recording):
     def __init__(self, *args: Any):
         super().__init__(*args)
         self._by_rows: dict[int, CpuGraph] = {}
+        self._of_any: ResizableGraph | bool | None = None  # False if the step must be recorded for each number of rows
         self._results = ReplayMemory()
 
     @property
@@ -56,6 +63,12 @@ class ReplayedRecording(Recording):
         The logits are valid until the next step.
         """
         self.cache.check_room(1)
+        if self._of_any is None:
+            self._of_any = self._record_for_any()
+        if isinstance(self._of_any, ResizableGraph):
+            scores = self._of_any(rows)
+            self.cache.count()
+            return scores
         texts = next((count for count in ROWS if count * self.copies >= rows), rows // self.copies)
         computed = min(texts * self.copies, self.shape.rows)
         if computed not in self._by_rows:
@@ -65,6 +78,19 @@ class ReplayedRecording(Recording):
         scores = self._by_rows[computed]()
         self.cache.count()
         return scores[:rows]
+
+    def _record_for_any(self) -> ResizableGraph | bool:
+        """Record the step for any number of rows; return False if it cannot be, or if there are only a few texts."""
+        texts = self.shape.rows // self.copies
+        if texts <= MAX_FEW_TEXTS:
+            return False
+
+        def make(rows: int) -> Callable[[], Tensor]:
+            return self._steps.scorer(*self.first(rows, self.shape.memory_length))
+
+        graph = ResizableGraph(self._results)
+        with self.cache.discarding_steps():
+            return graph if graph.record(make, self.shape.rows, texts // 2 * self.copies) else False
 
     @property
     def copies(self) -> int:
@@ -119,5 +145,10 @@ class ReplayedStepRunner(RecordedStepRunner):
         if memories is None and recording.shape.memories == recording.shape.rows:
             memories = rows
         if memories is not None and recording.memory_mask is not None:
-            for store in (*recording.cache.memory_keys, *recording.cache.memory_values, recording.memory_mask):
-                store[: len(memories)] = store.index_select(0, memories)
+            stores = (*recording.cache.memory_keys, *recording.cache.memory_values, recording.memory_mask[:, None])
+            moved = find_moved(memories)
+            for store in (layer[:, :, : recording.used_length] for layer in stores):
+                if moved is None:
+                    store[: len(memories)] = store.index_select(0, memories)
+                else:  # most rows stay where they are
+                    store[moved] = store[memories[moved]]

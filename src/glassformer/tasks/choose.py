@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from glassformer.base.dataclass_flags import options_of
 from glassformer.progress import Step
 from glassformer.tasks.configs.corpus_size import CorpusSize
 from glassformer.tasks.configs.defaults import (
@@ -17,8 +18,8 @@ from glassformer.tasks.configs.defaults import (
     default_minutes,
 )
 from glassformer.tasks.configs.shared import TaskConfig
-from glassformer.tasks.configs.task_options import make_config
-from glassformer.tasks.warm_start import was_trained_here
+from glassformer.tasks.configs.task_options import AUTOMATIC, make_config
+from glassformer.tasks.warm_start import architecture_options, was_trained_here
 from glassformer.training.estimate import rough_duration
 from glassformer.training.training_speed import fastest_threads, measure_training_speed
 
@@ -32,7 +33,7 @@ def choose(
     """Return values for the options of a task that the user did not give, by dotted name.
 
     A new model gets options that fit the corpus, the time and the speed of this machine, which is measured here.
-    Fine-tuning (`--from`) gets fixed options.
+    Fine-tuning (`--from`) gets fixed options. A grown model (`--grow-from`) gets the architecture of the small one.
 
     Args:
         config: The task's config with the given options and its fixed defaults.
@@ -44,6 +45,12 @@ def choose(
     kind = type(config)
     if config.start_from is not None:
         return choose_for_fine_tuning(kind, given, is_foreign=not was_trained_here(config.start_from))
+    base: dict[str, Any] = {}
+    if config.grow_from is not None:
+        base = architecture_options(config.grow_from, config.model.head)
+        if "context" in options_of(kind):
+            base["context"] = base["model.max_len"]
+        given = {**base, **given}
     minutes = default_minutes(kind, given)
     left = max(60 * minutes - (time.perf_counter() - began), 6 * minutes)
     speed = TrainingBudget(
@@ -52,7 +59,7 @@ def choose(
     with Step("measuring the speed of this machine"):
         if minutes and (threads := _threads(config, corpus, minutes)):
             given = {**given, "train.threads": threads}
-        return choose_defaults(kind, given, corpus, speed, size)
+        return {**base, **choose_defaults(kind, given, corpus, speed, size)}
 
 
 def in_words(chosen: Mapping[str, Any], given: Mapping[str, Any]) -> str:
@@ -60,7 +67,9 @@ def in_words(chosen: Mapping[str, Any], given: Mapping[str, Any]) -> str:
     flags = []
     for path, value in chosen.items():
         name = path.rpartition(".")[2]
-        if path not in given and name not in ("init", "init_std", "save_every", "minutes"):
+        is_of_small_model = "grow_from" in given and path.startswith("model.") and not name.endswith("dropout")
+        is_silent = is_of_small_model or name in ("init", "init_std", "save_every", "minutes")
+        if path in AUTOMATIC and path not in given and not is_silent:
             flags.append(f"--{name.replace('_', '-')} {value}")
     minutes = chosen.get("train.minutes")
     time_told = f" and {rough_duration(60 * minutes)}" if minutes else ""

@@ -19,7 +19,7 @@ from glassformer.text import Tokenizer
 from glassformer.text.tokenizer import UNKNOWN
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from glassformer.data.batching.packed_windows import PackedBatch, PackedBatches, TokenStream
     from glassformer.models.transformer import Model
@@ -44,16 +44,17 @@ class DecoderTask(Task[Document, "PackedBatch"]):
         import torch
 
         from glassformer.models import DecoderModel
-        from glassformer.tasks.warm_start import load_decoder
+        from glassformer.tasks.warm_start import grow_to, load_decoder
 
-        config, folder = self.config, self.config.start_from
+        config, folder = self.config, self.config.base_model
         has_documents = (
             self.has_documents(train)
             if run is None
             else run.keep_json("has_documents.json", lambda: self.has_documents(train))
         )
         if folder is not None:
-            model, tokenizer = load_decoder(folder, self.special_tokens, self.name)
+            model, tokenizer = load_decoder(folder, self.special_tokens, self.name, config.base_flag)
+            model = grow_to(model, config, max_len=model.config.max_len)
         else:
             texts = (document.text for document in train)
             size, how = config.model.vocab_size, config.tokenizer
@@ -64,7 +65,9 @@ class DecoderTask(Task[Document, "PackedBatch"]):
             model = DecoderModel(replace(config.model, vocab_size=tokenizer.vocab_size, max_len=config.context))
         context = model.config.max_len or config.context
         if context != config.context:
-            raise ValueError(f"context={config.context}: expected {context}, as the model of --from {folder} has it")
+            raise ValueError(
+                f"context={config.context}: expected {context}, as the model of {config.base_flag} {folder} has it"
+            )
         return Initialized(self.pipeline_class()(model, tokenizer, has_documents=has_documents))
 
     def has_documents(self, train: Iterable[Document]) -> bool:
@@ -145,7 +148,7 @@ class DecoderTask(Task[Document, "PackedBatch"]):
         return found._replace(examples=max(1, found.target_characters // window))
 
     @override
-    def loss(self, model: "nn.Module", batch: "PackedBatch") -> "Tensor":
+    def loss(self, model: Any, batch: "PackedBatch") -> "Tensor":
         from glassformer.data.batching.labeled_batches import IGNORED
         from glassformer.data.batching.pair_batches import hide_words
         from glassformer.training.fused_loss import token_loss

@@ -27,7 +27,7 @@ from glassformer.text.tokenizer import PAD
 from glassformer.training.train_config import TrainConfig
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from glassformer.data.batching.pair_batches import PairBatch
     from glassformer.models.transformer import Model
@@ -73,7 +73,7 @@ class Denoising(Task[PlainText, "PairBatch"]):
     def initialize(self, train: Iterable[PlainText], run: "RunFolder | None" = None) -> Initialized:
         from glassformer.models import EncoderDecoderModel
         from glassformer.pipelines.denoiser import ROOM, Denoiser, specials_of
-        from glassformer.tasks.warm_start import load_seq2seq
+        from glassformer.tasks.warm_start import grow_to, load_seq2seq
 
         config: DenoisingConfig = self.config
         settings: dict[str, Any] = {
@@ -81,13 +81,14 @@ class Denoising(Task[PlainText, "PairBatch"]):
             "share": config.hidden_share,
             "mean_span": config.mean_span,
         }
-        if config.start_from is not None:
-            model, source, target = load_seq2seq(config.start_from)
+        if config.base_model is not None:
+            model, source, target = load_seq2seq(config.base_model, config.base_flag)
             if source is not target:
                 raise ValueError(
-                    f"--from {config.start_from}: the model has a source and a target tokenizer: expected one tokenizer"
+                    f"{config.base_flag} {config.base_model}: the model has a source and a target tokenizer: "
+                    "expected one tokenizer"
                 )
-            return Initialized(Denoiser(model, source, source, **settings))
+            return Initialized(Denoiser(grow_to(model, config), source, source, **settings))
         if config.model.source_vocab_size is not None:
             raise ValueError(f"source_vocab_size={config.model.source_vocab_size}: expected none, for one vocabulary")
         longest = max(1, (config.model.max_len or 512) - ROOM)
@@ -124,7 +125,7 @@ class Denoising(Task[PlainText, "PairBatch"]):
         )
 
     @override
-    def loss(self, model: "nn.Module", batch: "PairBatch") -> "Tensor":
+    def loss(self, model: Any, batch: "PairBatch") -> "Tensor":
         return pair_loss(model, self.config.train, batch)
 
     @override

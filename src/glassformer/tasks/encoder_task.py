@@ -77,14 +77,15 @@ class EncoderTask(Task[Example, "LabeledBatch"]):
     def initialize(self, train: Iterable[Example], run: "RunFolder | None" = None) -> Initialized:
         from glassformer.models import EncoderModel
         from glassformer.pipelines.encoder_pipeline import Reader
-        from glassformer.tasks.warm_start import load_encoder, new_head_parameters
+        from glassformer.tasks.warm_start import grow_to, load_encoder, new_head_parameters
 
         config, kind, examples = self.config, self.pipeline_class(), list(train)
         found = self.head_settings(examples)  # in a resumed run too, because the data may have changed
         head, settings = found if run is None else run.keep_json("head.json", lambda: found)
-        if config.start_from is not None:
-            model, reader = load_encoder(config.start_from, kind.head, head)
-            return Initialized(kind(model, reader, **settings), new_head_parameters(model))
+        if config.base_model is not None:
+            keep_if = None if config.grow_from is None else settings
+            model, reader = load_encoder(config.base_model, kind.head, head, keep_if, config.base_flag)
+            return Initialized(kind(grow_to(model, config), reader, **settings), new_head_parameters(model))
         texts = [text for example in examples for text in self._inputs(example)]
         parts = (part for text in texts for part in text if part is not None)
         own = stored_tokenizer(run, lambda: Tokenizer.train(parts, config.model.vocab_size, config.tokenizer))

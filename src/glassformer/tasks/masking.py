@@ -25,7 +25,7 @@ from glassformer.text.tokenizer import UNKNOWN
 from glassformer.training.train_config import TrainConfig
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from glassformer.data.batching.noised_batches import MaskedBatch
     from glassformer.models.transformer import Model
@@ -69,20 +69,23 @@ class Masking(Task[PlainText, "MaskedBatch"]):
         from glassformer.models import EncoderModel
         from glassformer.pipelines.encoder_pipeline import Reader
         from glassformer.pipelines.mask_filler import MASK, MaskFiller
-        from glassformer.tasks.warm_start import load_checkpoint, load_reader, new_head_parameters
+        from glassformer.tasks.warm_start import grow_to, load_checkpoint, load_reader, new_head_parameters
 
         config = self.config
-        if config.start_from is None:
+        if config.base_model is None:
             size, how = config.model.vocab_size, config.tokenizer
             own = stored_tokenizer(run, lambda: Tokenizer.train(texts_of(train), size, how, more_special=[MASK]))
             shape = replace(config.model, vocab_size=own.vocab_size)
             return Initialized(MaskFiller(EncoderModel(shape), Reader.own(own), share=config.share))
-        body, reader = load_checkpoint(config.start_from, EncoderModel), load_reader(config.start_from)
+        body, reader = (
+            load_checkpoint(config.base_model, EncoderModel, flag=config.base_flag),
+            load_reader(config.base_model),
+        )
         if body.config.head == "language_model":
-            return Initialized(MaskFiller(body, reader, share=config.share))
+            return Initialized(MaskFiller(grow_to(body, config), reader, share=config.share))
         narrow = body.config.table_width != body.config.d_model
         model = body.under(body.config.with_head("language_model", tie="output", head_transform=narrow))
-        return Initialized(MaskFiller(model, reader, share=config.share), new_head_parameters(model))
+        return Initialized(MaskFiller(grow_to(model, config), reader, share=config.share), new_head_parameters(model))
 
     @override
     def prepare(self, run: "RunFolder") -> Prepared[PlainText, "MaskedBatch"]:
@@ -115,17 +118,18 @@ class Masking(Task[PlainText, "MaskedBatch"]):
 
     @override
     def unused(self) -> set[str]:
-        return {"r_drop", "word_dropout", "compile"}
+        return {"r_drop", "word_dropout"}
 
     @override
-    def loss(self, model: "nn.Module", batch: "MaskedBatch") -> "Tensor":
+    def loss(self, model: Any, batch: "MaskedBatch") -> "Tensor":
         from glassformer.data.batching.labeled_batches import IGNORED
         from glassformer.pipelines.mask_filler import masked_answers
-        from glassformer.training.losses import label_smoothed_cross_entropy
+        from glassformer.training.fused_loss import token_loss
 
-        logits = masked_answers(model, batch).flatten(0, 1).float()
         smoothing = self.config.train.label_smoothing
-        return label_smoothed_cross_entropy(logits, batch.answers, smoothing=smoothing, ignore=IGNORED, reduction="sum")
+        return token_loss(
+            model, lambda: masked_answers(model, batch), batch.answers, smoothing=smoothing, ignore=IGNORED
+        )
 
     @override
     def flops(self, model: "Model", batch: "MaskedBatch") -> int:

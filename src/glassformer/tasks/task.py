@@ -22,7 +22,7 @@ from glassformer.tasks.prepared import Initialized, Prepared, SplitName
 from glassformer.training.fingerprints import fingerprint_examples, fingerprint_model, fingerprint_paths
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from glassformer.models.transformer import Model
     from glassformer.training.callbacks import OnEvaluation, OnSave, OnStep
@@ -77,7 +77,7 @@ class Task(ABC, Generic[Example, Batch]):
 
     @abstractmethod
     def initialize(self, train: Iterable[Example], run: "RunFolder | None" = None) -> Initialized:
-        """Return the pipeline with a new model and tokenizer, or with those of `config.start_from`.
+        """Return the pipeline with a new model and tokenizer, or with those of `config.base_model`.
 
         `train` are the training examples, on which a new tokenizer is trained. A resumed run uses the tokenizer that it
         stored. If `run` is None, nothing is stored.
@@ -88,7 +88,7 @@ class Task(ABC, Generic[Example, Batch]):
         """Read the data, initialize the pipeline and make the batches. A resumed run reuses its tokenized data."""
 
     @abstractmethod
-    def loss(self, model: "nn.Module", batch: Batch) -> "Tensor":
+    def loss(self, model: Any, batch: Batch) -> "Tensor":
         """Return the training loss of a batch, summed over its targets."""
 
     @abstractmethod
@@ -157,7 +157,8 @@ class Task(ABC, Generic[Example, Batch]):
         return ScoreReport({"": pipeline.score(examples)}, scored_on)
 
     def inputs(self) -> dict[str, str]:
-        """Return a fingerprint (hash of the content) of each input: data files or corpus, and the model of `--from`."""
+        """Return a fingerprint (hash of the content) of each input: data files or corpus, and the model of `--from` or
+        `--grow-from`."""
         data = self.config.data
         if data.corpus:
             found = {
@@ -167,6 +168,8 @@ class Task(ABC, Generic[Example, Batch]):
             found = fingerprint_paths(data)
         if self.config.start_from is not None and self.config.start_from.exists():
             found["start_from"] = fingerprint_model(self.config.start_from)
+        if self.config.grow_from is not None and self.config.grow_from.exists():
+            found["grow_from"] = fingerprint_model(self.config.grow_from)
         return found
 
     def corpus(self) -> CorpusSize:

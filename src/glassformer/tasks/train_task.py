@@ -125,13 +125,14 @@ def _train(
 def make_card(task: AnyTask, out: Path, ready: Prepared[Any, Any], state: TrainState, scores: Scores) -> str:
     """Return the model card of a trained task in Markdown: data, size, scores, use and recipe."""
     model: Model = ready.pipeline.model
-    checkpoint = task.config.start_from
+    checkpoint, grown = task.config.start_from, task.config.grow_from
     facts = [
         ("task", code(task.name)),
         *task.data_facts(),
         (f"training {task.unit}", f"{ready.n_train:,}"),
         ("model", size_in_words(model.config, model.kind, model.n_parameters())),
         *([] if checkpoint is None else [("initialized from", code(checkpoint))]),
+        *([] if grown is None else [("grown from", code(grown))]),
     ]
     return write_card(
         CardFacts(
@@ -151,7 +152,7 @@ def make_card(task: AnyTask, out: Path, ready: Prepared[Any, Any], state: TrainS
 
 
 def _check_output_is_no_input(config: Any, out: Path) -> None:
-    """Raise ValueError if `out` is inside a data folder, or is the model folder of `--from`."""
+    """Raise ValueError if `out` is inside a data folder, or is the model folder of `--from` or `--grow-from`."""
     for name, path in paths_of(config.data).items():
         # Of --folder only the files of a corpus are read, which have fixed names.
         if name != "folder" and path.is_dir() and out.is_relative_to(path.resolve()):
@@ -159,8 +160,9 @@ def _check_output_is_no_input(config: Any, out: Path) -> None:
                 f"--out {out} is inside the data folder {path}: the next run would read the model as data. "
                 "Choose a folder outside it"
             )
-    if config.start_from is not None and out == config.start_from.resolve():
-        raise ValueError(f"--out {out} is the model that --from names: expected another folder")
+    for flag, model in (("--from", config.start_from), ("--grow-from", config.grow_from)):
+        if model is not None and out == model.resolve():
+            raise ValueError(f"--out {out} is the model that {flag} names: expected another folder")
 
 
 def _check_options(task: AnyTask) -> None:
@@ -170,6 +172,10 @@ def _check_options(task: AnyTask) -> None:
         value = getattr(train, name, None) or getattr(task.config.tokenizer, name, None)
         if value:
             raise ValueError(f"{name}={value}: {task.name} has no use for it, expected none")
+    if task.config.start_from is not None and task.config.grow_from is not None:
+        raise ValueError(
+            f"--from {task.config.start_from} and --grow-from {task.config.grow_from}: expected one of them"
+        )
     if train.lora_rank and task.config.start_from is None:
         raise ValueError(f"lora_rank={train.lora_rank} without a model to adapt: expected one to begin with (--from)")
 

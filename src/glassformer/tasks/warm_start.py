@@ -1,17 +1,23 @@
-"""Load the weights and the tokenizer of the trained model that `--from` names, to start training from them."""
+"""Load the weights and the tokenizer of the trained model that `--from` or `--grow-from` names, to start from them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
+
 from glassformer.checkpoint import load_model
 from glassformer.checkpoint.external_formats import is_external, read_origin
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel, ModelConfig
+from glassformer.models.growth import FREE, grow_model
 from glassformer.pipelines.encoder_pipeline import Reader
 from glassformer.pipelines.pipeline_registry import TASK, read_about
 from glassformer.pipelines.seq2seq_pipeline import load_tokenizers
+from glassformer.tasks.configs.shared import TaskConfig
 from glassformer.text import Tokenizer
 
+FROM = "--from"
+"""The option that names the folder of the model, for error messages; the other one is --grow-from."""
 AnyModel = TypeVar("AnyModel", EncoderModel, DecoderModel, EncoderDecoderModel)
 
 
@@ -21,26 +27,75 @@ def load_checkpoint(
     *,
     head: str | None = None,
     adapt: Callable[[ModelConfig], ModelConfig] | None = None,
+    flag: str = FROM,
 ) -> AnyModel:
     """Load the model in a folder that Glassformer or another library, such as Hugging Face, wrote.
 
     `adapt` changes the config of another library's model before the model is built, to leave out its head for example.
+    `flag` is the option that names the folder, for error messages.
     Raises ValueError if the model is not of the class `kind`, or if `head` is given and the model has another head.
     """
     if not folder.exists():
-        raise FileNotFoundError(f"--from {folder}: no such folder")
+        raise FileNotFoundError(f"{flag} {folder}: no such folder")
     model = load_model(folder, adapt=adapt)
     if not isinstance(model, kind):
-        raise ValueError(f"--from {folder}: the model is of kind {model.kind!r}: expected {kind.kind!r}")
+        raise ValueError(f"{flag} {folder}: the model is of kind {model.kind!r}: expected {kind.kind!r}")
     if head is not None and model.config.head != head:
-        raise ValueError(f"--from {folder}: the model has head={model.config.head!r}: expected {head!r}")
+        raise ValueError(f"{flag} {folder}: the model has head={model.config.head!r}: expected {head!r}")
     return model
 
 
-def load_encoder(folder: Path, head: str, settings: Mapping[str, Any]) -> tuple[EncoderModel, Reader]:
-    """Load an encoder and its tokenizer. A new `head`, with these `settings` of the model config, replaces its head."""
-    body = load_checkpoint(folder, EncoderModel, adapt=lambda config: config.with_head("none"))
+def load_encoder(
+    folder: Path, head: str, settings: Mapping[str, Any], keep_if: Mapping[str, Any] | None = None, flag: str = FROM
+) -> tuple[EncoderModel, Reader]:
+    """Load an encoder and its tokenizer. A new `head`, with these `settings` of the model config, replaces its head.
+
+    With `keep_if`, the model keeps its head if it is such a head and the folder's `task.json` has these values, such as
+    the same labels.
+    """
+    if keep_if is not None and (folder / TASK).exists():
+        model, about = load_checkpoint(folder, EncoderModel, flag=flag), read_about(folder)
+        is_same = all(about.get(name) == value for name, value in keep_if.items())
+        if is_same and model.config == model.config.with_head(head, **settings):
+            return model, load_reader(folder)
+    body = load_checkpoint(folder, EncoderModel, adapt=lambda config: config.with_head("none"), flag=flag)
     return body.under(body.config.with_head(head, **settings)), load_reader(folder)
+
+
+def grow_to(model: AnyModel, config: TaskConfig, **known: Any) -> AnyModel:
+    """Return the model of `--from` as it is, and that of `--grow-from` with the sizes that the config gives.
+
+    `known` holds fields of the model config that the task decides, such as `max_len`. The vocabulary, and a head other
+    than that of a language model, stay as they are. The optimizer state is not part of a model, so it starts anew.
+    """
+    if config.grow_from is None:
+        return model
+    kept = ["vocab_size", "source_vocab_size", "token_types"]
+    if model.config.head != "language_model":
+        kept += ["head", "n_labels", "head_transform", "head_activation", "pooling", "tie"]
+    known = {**{name: getattr(model.config, name) for name in kept}, **known}
+    torch.manual_seed(config.train.seed)
+    try:
+        return grow_model(model, ModelConfig.from_dict({**config.model.to_dict(), **known}))
+    except ValueError as error:
+        raise ValueError(f"--grow-from {config.grow_from}: {error}") from error
+
+
+def architecture_options(folder: Path, head: str) -> dict[str, Any]:
+    """Return the architecture of the model in a folder as options by dotted name, such as "model.d_model".
+
+    Options that matter in training only are left out: dropout and initialization. `head` is that of the task's default
+    model; options of a head are left out unless it is "language_model".
+    """
+    left_out = {*FREE, "head", "n_labels", "head_transform", "head_activation", "pooling", "token_types"}
+    if not folder.exists():
+        raise FileNotFoundError(f"--grow-from {folder}: no such folder")
+    config = load_model(folder).config.to_dict()
+    if head == "language_model":
+        left_out -= {"head_transform", "head_activation"}
+    else:
+        left_out |= {"tie"}
+    return {f"model.{name}": value for name, value in config.items() if name not in left_out}
 
 
 def load_reader(folder: Path) -> Reader:
@@ -53,25 +108,27 @@ def new_head_parameters(model: EncoderModel) -> list[str]:
     return [name for name, _ in model.named_parameters() if name.startswith("head.")]
 
 
-def load_seq2seq(folder: Path) -> tuple[EncoderDecoderModel, Tokenizer, Tokenizer]:
+def load_seq2seq(folder: Path, flag: str = FROM) -> tuple[EncoderDecoderModel, Tokenizer, Tokenizer]:
     """Load an encoder-decoder that Glassformer trained, with its source and target tokenizers."""
-    model = load_checkpoint(folder, EncoderDecoderModel, head="language_model")
-    _check_own_tokenizer(folder, "an encoder-decoder")
+    model = load_checkpoint(folder, EncoderDecoderModel, head="language_model", flag=flag)
+    _check_own_tokenizer(folder, "an encoder-decoder", flag)
     return model, *load_tokenizers(folder)
 
 
-def load_decoder(folder: Path, special_tokens: Sequence[str], task: str) -> tuple[DecoderModel, Tokenizer]:
+def load_decoder(
+    folder: Path, special_tokens: Sequence[str], task: str, flag: str = FROM
+) -> tuple[DecoderModel, Tokenizer]:
     """Load a decoder that Glassformer trained, with its tokenizer, which must have these special tokens.
 
     `task` is the name of the task, for the error message.
     """
-    model = load_checkpoint(folder, DecoderModel, head="language_model")
-    _check_own_tokenizer(folder, "a decoder")
+    model = load_checkpoint(folder, DecoderModel, head="language_model", flag=flag)
+    _check_own_tokenizer(folder, "a decoder", flag)
     tokenizer = Tokenizer.load(folder / "tokenizer.json")
     missing = [name for name in special_tokens if not tokenizer.has_special(name)]
     if missing:
         raise ValueError(
-            f"--from {folder}: the tokenizer has no special token {missing[0]}: expected a model of the task {task}"
+            f"{flag} {folder}: the tokenizer has no special token {missing[0]}: expected a model of the task {task}"
         )
     return model, tokenizer
 
@@ -81,10 +138,10 @@ def was_trained_here(folder: Path) -> bool:
     return (folder / TASK).is_file() or not (is_external(folder) or read_origin(folder) is not None)
 
 
-def _check_own_tokenizer(folder: Path, kind: str) -> None:
+def _check_own_tokenizer(folder: Path, kind: str, flag: str) -> None:
     # Models of other libraries have other padding, start and end tokens than Glassformer.
     if not was_trained_here(folder):
         raise ValueError(
-            f"--from {folder}: the model was not trained by Glassformer, and its tokenizer cannot be used for this "
+            f"{flag} {folder}: the model was not trained by Glassformer, and its tokenizer cannot be used for this "
             f"task: expected the folder of {kind} that `glassformer train` wrote"
         )

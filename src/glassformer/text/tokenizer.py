@@ -29,6 +29,7 @@ from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 from glassformer.base.fields import Checked, Count, Range
 from glassformer.progress import track
 from glassformer.text.encoded import Encoded
+from glassformer.text.external_vocabulary import read_tokenizer_file, renumber
 
 PAD, BEGIN, END, UNKNOWN = 0, 1, 2, 3
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
@@ -38,6 +39,10 @@ SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
 class TokenizerConfig(Checked):
     """How a tokenizer is trained."""
 
+    tokenizer_file: str | None = None
+    """Use the vocabulary of this tokenizer instead of training one: a tokenizer.json, a SentencePiece model, or a
+    folder of Hugging Face. It splits text as before; only the ids change. The other options then have no effect, except
+    for bpe_dropout."""
     kind: Literal["bpe", "unigram", "bytes", "characters"] = "bpe"
     """Kind of tokenizer: byte-pair merges (Sennrich et al. 2016), a unigram language model (Kudo 2018), single bytes,
     or the characters of the training text."""
@@ -91,10 +96,15 @@ class Tokenizer:
     ) -> "Tokenizer":
         """Train a tokenizer on `texts`, with at most `vocab_size` tokens.
 
-        `more_special` are special tokens in addition to the four fixed ones.
+        `more_special` are special tokens in addition to the four fixed ones. If the config names a `tokenizer_file`,
+        the vocabulary of that file is used whatever its size, and the texts are not read.
         """
         config = config or TokenizerConfig()
         special = [*SPECIAL, *more_special]
+        if config.tokenizer_file is not None:
+            contents = read_tokenizer_file(Path(config.tokenizer_file))
+            text = renumber(contents, special, unknown=SPECIAL[UNKNOWN], where=config.tokenizer_file)
+            return cls.from_json(text, where=config.tokenizer_file)
         texts = track(texts, "training the tokenizer")
         if config.kind == "characters":
             return cls(_of_characters(texts, special, vocab_size, lowercase=config.lowercase))

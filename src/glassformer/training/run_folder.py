@@ -105,7 +105,10 @@ class RunFolder:
     def tokens(self) -> Path:
         """The folder of the tokenized data, named by a hash of the inputs, the seed and all settings but `train.*`."""
         settings = flatten(self.config, self.inputs)
-        relevant = {name: value for name, value in settings.items() if not name.startswith("train.")}
+        # The model of --grow-from is one of the inputs. Older runs do not have the setting.
+        relevant = {
+            name: value for name, value in settings.items() if not name.startswith("train.") and name != "grow_from"
+        }
         key = json.dumps([relevant, settings.get("train.seed"), self.inputs], sort_keys=True)
         return self.path / TOKENS / hashlib.sha256(key.encode()).hexdigest()[:16]
 
@@ -148,8 +151,8 @@ class RunFolder:
 
         Settings in `FREE` may differ, because they do not affect the weights. Any other difference raises
         RunMismatchError. With `accept_changes` (`--continue`) it is recorded instead; only another task, another
-        starting model (`--from`) or another value of a setting in `FIXED`, on which the shapes of the weights depend,
-        still raises.
+        starting model (`--from`, `--grow-from`) or another value of a setting in `FIXED`, on which the shapes of the
+        weights depend, still raises.
         """
         self.task, self.config = task, json.loads(json.dumps(asdict(config), default=str))
         self.inputs = dict(inputs)
@@ -160,6 +163,8 @@ class RunFolder:
             raise RunMismatchError(f"{self.path} was started for the task {self.record['task']}. {way_out}")
         if self.record["inputs"].get("start_from") != self.inputs.get("start_from"):
             raise RunMismatchError(f"{self.path} was started from another model (--from). {way_out}")
+        if self.record["inputs"].get("grow_from") != self.inputs.get("grow_from"):
+            raise RunMismatchError(f"{self.path} was grown from another model (--grow-from). {way_out}")
         paths = {**self.record["inputs"], **self.inputs}  # known by their content
         before, now = flatten(self.record["config"], paths), flatten(self.config, paths)
         # A version that did not have an option yet behaved as if it were off: empty, 0 or False.

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from checkpoint import random_hf
-from checkpoint.hf_comparison import change_tensors, open_theirs, same_numbers, save, tied
+from checkpoint.hf_comparison import change_tensors, make, open_theirs, same_numbers, save, tied
 from glassformer.checkpoint import load_model
 from glassformer.checkpoint.hf.bart import read_config, write_config
 from glassformer.checkpoint.hf.values import UnsupportedModelError
@@ -75,3 +75,16 @@ def test_a_written_config_is_read_back(kind):
 def test_different_sizes_of_encoder_and_decoder_are_refused():
     with pytest.raises(UnsupportedModelError, match="encoder and decoder of different ffn_dim: expected one"):
         read_config("bart", {**SIZES, "decoder_ffn_dim": 32}, frozenset())
+
+
+def test_bart_without_a_bias_on_its_logits_is_read_and_written(tmp_path):
+    """HF's buffer `final_logits_bias` is zero and missing from many checkpoints."""
+    theirs = make("bart", 0)
+    theirs.final_logits_bias.zero_()
+    theirs.save_pretrained(tmp_path / "saved")
+    change_tensors(tmp_path / "saved", lambda tensors: tensors.pop("final_logits_bias"))
+    ours = convert(tmp_path / "saved", tmp_path / "again", "hf")
+    assert not ours.config.output_bias
+    assert same_numbers(ours, theirs, 0)
+    again, _ = open_theirs(tmp_path / "again", "BartForConditionalGeneration")
+    assert same_numbers(ours, again, 0)

@@ -237,6 +237,8 @@ def read_config(variant: BertVariant, values: Mapping[str, Any], names: frozense
 def _with_head(variant: BertVariant, body: ModelConfig, values: Mapping[str, Any]) -> ModelConfig:
     name = read_architecture(values)
     head = next((head for suffix, head in HEADS.items() if name.endswith(suffix)), "none")
+    if name.endswith("ForNextSentencePrediction"):
+        return body  # its head is one of the family's `extra_heads`
     if head == "none" and ("For" in name or name.endswith("LMHeadModel")):
         raise UnsupportedModelError(
             f"config.json has architectures=[{name[:80]!r}], whose head is not supported: expected one that ends in "
@@ -348,8 +350,8 @@ def family_of_variant(variant: BertVariant) -> Family:
         table=lambda config: table(variant, config),
         copies=copies,
         rewrites=[FOLD_EMBEDDING_SCALE, TABULATE_SINUSOIDS, ADD_ZERO_TOKEN_TYPE] if variant.is_pre_norm else [],
-        # Buffers, and heads other than the one in the config.
-        ignored=r"position_ids$|(^|\.)pooler\.(dense\.)?(weight|bias)$|^cls\.seq_relationship\.(weight|bias)$"
+        ignored=r"position_ids$",  # a buffer
+        extra_heads=r"(^|\.)pooler\.(dense\.)?(weight|bias)$|^cls\.seq_relationship\.(weight|bias)$"
         r"|^sop_classifier\.classifier\.(weight|bias)$|^discriminator_predictions\.\w+\.(weight|bias)$",
     )
 

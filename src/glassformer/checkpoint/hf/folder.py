@@ -13,10 +13,20 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from glassformer.checkpoint.download_cache import find_model
 from glassformer.checkpoint.external_model import ExternalModel, Tensors
-from glassformer.checkpoint.hf import export_model, family_by_type, with_model_type
+from glassformer.checkpoint.hf import export_model, family_by_type, read_config, with_model_type
+from glassformer.checkpoint.hf.adapters import (
+    ADAPTER_CONFIG,
+    ADAPTER_PICKLE,
+    ADAPTER_WEIGHTS,
+    AdaptedTensors,
+    with_adapter_head,
+)
+from glassformer.checkpoint.hf.extra_heads import ExtraHeads
 from glassformer.checkpoint.hf.name_tables import Family
 from glassformer.checkpoint.hf.renamed_tensors import with_current_names
+from glassformer.checkpoint.hf.values import UnsupportedModelError, shown
 from glassformer.checkpoint.limits import blocking_setting, effective_settings, refuse
 from glassformer.checkpoint.output_folder import new_folder
 from glassformer.checkpoint.safe_files import (
@@ -43,8 +53,54 @@ def read_hf_folder(folder: Path, *, allow_pickle: bool = False) -> ExternalModel
 
     `allow_pickle` permits weights in `pytorch_model.bin`.
     """
+    if has_adapter(folder):
+        return _read_adapter(folder, allow_pickle)
     values = with_model_type(read_json_table(confined_path(folder, CONFIG)))
     return ExternalModel(config=values, tensors=with_current_names(_open_weights(folder, allow_pickle)))
+
+
+def has_adapter(folder: Path) -> bool:
+    """Return whether the folder holds an adapter in PEFT's format: its config and its weights."""
+    has_weights = (folder / ADAPTER_WEIGHTS).is_file() or (folder / ADAPTER_PICKLE).is_file()
+    return has_weights and (folder / ADAPTER_CONFIG).is_file()
+
+
+def _read_adapter(folder: Path, allow_pickle: bool) -> ExternalModel:
+    """Open the base model that an adapter names, with the adapter applied.
+
+    Like HF, this takes the base model from `base_model_name_or_path` even if the folder holds a whole model, too. It is
+    a folder, a name on the hub that is in the download cache, or the adapter's folder itself.
+    """
+    settings = read_json_table(confined_path(folder, ADAPTER_CONFIG))
+    name = settings.get("base_model_name_or_path")
+    if name is not None and not isinstance(name, str):
+        raise CorruptFolderError(
+            f"{folder / ADAPTER_CONFIG} has base_model_name_or_path={shown(name)}: expected a name"
+        )
+    base = find_model(name) if name else folder
+    if not (base / CONFIG).is_file():
+        raise FileNotFoundError(
+            f"{folder} is an adapter of {shown(name)}: expected its base model there; change "
+            f"base_model_name_or_path in {ADAPTER_CONFIG} to the base model's folder"
+        )
+    values = with_model_type(read_json_table(confined_path(base, CONFIG)))
+    family = family_by_type(values["model_type"])
+    tensors = with_current_names(_open_weights(base, allow_pickle))
+    if (folder / ADAPTER_WEIGHTS).is_file():
+        adapter: Tensors = SafeTensors([confined_path(folder, ADAPTER_WEIGHTS)])
+    else:
+        adapter = _open_pickles(folder, [folder / ADAPTER_PICKLE], ADAPTER_WEIGHTS, allow_pickle)
+    adapted = AdaptedTensors(tensors, adapter, settings, prefix=family.prefix)
+    values = with_adapter_head(values, settings, adapter)
+    tables = {side.removeprefix(prefix) for pair in family.copies for side in pair for prefix in ("", family.prefix)}
+    tied = sorted(adapted.changed_names & tables)
+    config = read_config(values, adapted)
+    if tied and (config.ties_output or config.ties_embeddings):
+        raise UnsupportedModelError(
+            f"{folder}: the adapter changes {tied[0]}, which the base model ties to another tensor: expected a merged "
+            "model (peft's merge_and_unload), or an adapter that leaves the embeddings as they are"
+        )
+    return ExternalModel(config=values, tensors=adapted, base=base)
 
 
 def is_hf_folder(folder: Path) -> bool:
@@ -54,6 +110,8 @@ def is_hf_folder(folder: Path) -> bool:
     weights counts as HF's if neither its config.json nor a manifest shows that Glassformer wrote it.
     """
     path = folder / CONFIG
+    if has_adapter(folder):
+        return True
     if not path.is_file():
         return False
     values = read_json_table(path)
@@ -70,6 +128,7 @@ def save_hf_folder(
     family: Family | None = None,
     values: Mapping[str, Any] | None = None,
     texts: Mapping[str, str] | None = None,
+    extra_heads: ExtraHeads | None = None,
     overwrite: bool = False,
 ) -> None:
     """Write a folder that HF Transformers loads. An existing model folder is replaced only with `overwrite`.
@@ -79,10 +138,13 @@ def save_hf_folder(
         values: Further values for `config.json`, such as special token ids. Raises UnsupportedModelError if HF would
             read another model because of them.
         texts: Contents of further files by name, such as `tokenizer.json`.
+        extra_heads: Heads of the HF checkpoint that the model was loaded from, to be written back.
     """
     from glassformer.checkpoint.model_folder import write_tensors
 
     config, tensors = export_model(model, family)
+    if extra_heads is not None:
+        config, tensors = _with_extra_heads(config, tensors, extra_heads, is_body=model.config.head == "none")
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
     whole = {**config, "dtype": dtype, **(values or {})}
     _check_values(config, whole, frozenset(tensors))
@@ -92,6 +154,21 @@ def save_hf_folder(
         write_tensors(work / WEIGHTS, ready, {"format": "pt"})
         for name, text in (texts or {}).items():
             write_text(work / name, text)
+
+
+def _with_extra_heads(
+    config: dict[str, Any], tensors: dict[str, Tensor], extra: ExtraHeads, *, is_body: bool
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return the values of `config.json` and the tensors of a model together with the extra heads.
+
+    `is_body` means that our model has no head. Its tensor names then lack the family's prefix, and get it back where
+    the checkpoint of the extra heads has it.
+    """
+    prefix = family_by_type(config["model_type"]).prefix if is_body and extra.has_prefix else ""
+    dtype = next(iter(tensors.values())).dtype
+    tensors = {prefix + name: tensor for name, tensor in tensors.items()}
+    tensors |= {name: tensor.to(dtype) for name, tensor in extra.tensors.items()}
+    return (config | {"architectures": [extra.architecture]} if extra.architecture else config), tensors
 
 
 def _check_values(config: Mapping[str, Any], whole: Mapping[str, Any], names: frozenset[str]) -> None:
@@ -125,14 +202,18 @@ def _open_weights(folder: Path, allow_pickle: bool) -> Tensors:
             raise CorruptFolderError(f"{folder / INDEX} has a weight_map without file names: {error}") from error
         return SafeTensors([confined_path(folder, name) for name in names])
     pickles = sorted(folder.glob("pytorch_model*.bin"))
-    if pickles and not allow_pickle:
+    if pickles:
+        return _open_pickles(folder, pickles, WEIGHTS, allow_pickle)
+    raise CorruptFolderError(f"{folder} holds no weights: expected {WEIGHTS}, or {INDEX} and its shards")
+
+
+def _open_pickles(folder: Path, pickles: list[Path], expected: str, allow_pickle: bool) -> Tensors:
+    if not allow_pickle:
         raise CorruptFolderError(
-            f"{pickles[0]} is a pickle, which can run code when it is opened: expected {WEIGHTS}; "
+            f"{pickles[0]} is a pickle, which can run code when it is opened: expected {expected}; "
             "allow_pickle (--allow-pickle) opens it with torch's tensors-only reader"
         )
-    if pickles:
-        return PickledTensors([confined_path(folder, path.name) for path in pickles])
-    raise CorruptFolderError(f"{folder} holds no weights: expected {WEIGHTS}, or {INDEX} and its shards")
+    return PickledTensors([confined_path(folder, path.name) for path in pickles])
 
 
 class PickledTensors:

@@ -110,7 +110,9 @@ class Family:
     rewrites: Sequence[Rewrite] = ()
     """Rewrites to an equivalent model, applied before a model is saved, so that the family can express more models."""
     ignored: str = r"(?!)"
-    """Regular expression for stored tensors to ignore: buffers, and heads other than the one in the config."""
+    """Regular expression for stored tensors to ignore, such as buffers."""
+    extra_heads: str = r"(?!)"
+    """Regular expression for the tensors of heads that our model lacks. They are skipped (see `extra_heads.py`)."""
 
 
 class TensorMismatchError(ValueError):
@@ -248,7 +250,7 @@ def to_hf_tensors(family: Family, config: ModelConfig, parameters: Mapping[str, 
 
 
 def _is_ignored(family: Family, name: str) -> bool:
-    return re.search(family.ignored, name) is not None
+    return re.search(f"{family.ignored}|{family.extra_heads}", name) is not None
 
 
 def _check_unused(

@@ -15,7 +15,15 @@ inline int64_t best_of(const float* x, int64_t n) {
   bool is_broken = false;
   for (int64_t i = 0; i < kTogether; ++i) is_broken |= broken[i] != 0;
   const float most = max_of(bests);
-  return std::find_if(x, x + n, [&](float y) { return is_broken ? y != y : y == most; }) - x;
+  auto find_from = [&](int64_t first) {
+    return std::find_if(x + first, x + n, [&](float y) { return is_broken ? y != y : y == most; }) - x;
+  };
+  if (is_broken) return find_from(0);
+  const float below = std::nextafter(most, -INFINITY);  // skip registers without a number above it
+  int64_t i = 0;
+  while (i < whole && !is_any_above(load(x + i), below)) i += kTogether;
+  const int64_t found = find_from(i);
+  return found < n ? found : find_from(0);  // no number is above minus infinity, nor above 0 if denormals are flushed
 }
 
 // The `room` highest values offered so far with their indices, in descending order. Ties keep the order of arrival.

@@ -305,8 +305,13 @@ at::Tensor sampling_weights(const at::Tensor& logits, at::ArrayRef<double> setti
 }  // namespace
 
 TORCH_LIBRARY(glassformer_cpu, library) {
-  library.class_<Program>("Program").def(torch::init<>()).def("add", &Program::add).def("run", &Program::run).def(
-      "size", &Program::size);
+  library.class_<Program>("Program")
+      .def(torch::init<>())
+      .def("add", &Program::add)
+      .def("vary", &Program::vary)
+      .def("set_rows", &Program::set_rows)
+      .def("run", &Program::run)
+      .def("size", &Program::size);
   library.def("instruction_set() -> str", instruction_set);
   library.def("pack(Tensor weight) -> Tensor");
   library.def("linear(Tensor x, Tensor packed, Tensor scales, Tensor? bias, int n_in, int n, bool relu) -> Tensor");

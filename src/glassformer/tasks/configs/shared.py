@@ -194,3 +194,16 @@ class TaskConfig(Checked):
     start_from: Path | None = None
     """Initialize from a trained model (a folder of ours or a Hugging Face folder): its architecture, weights and
     tokenizer are taken, and a head that it lacks is created."""
+    grow_from: Path | None = None
+    """Start with a larger model that computes what a smaller trained one does (a folder of ours): its tokenizer and
+    architecture are taken, and the sizes that are given, such as --n-decoder-layers or --d-ff, grow."""
+
+    @property
+    def base_model(self) -> Path | None:
+        """The trained model whose weights and tokenizer the training starts with: of `start_from` or `grow_from`."""
+        return self.start_from if self.grow_from is None else self.grow_from
+
+    @property
+    def base_flag(self) -> str:
+        """The option that names `base_model`, for error messages."""
+        return "--from" if self.grow_from is None else "--grow-from"

@@ -1,0 +1,240 @@
+"""Measure a server under load, beside other servers with OpenAI's API and beside the engine alone.
+
+    python benchmarks/serve.py SmolLM2.gguf --clients 1 8 32 --out benchmarks/results/serve-NAME.json \
+        --peer "llama.cpp=python -m llama_cpp.server --model SmolLM2.gguf --port {port} --n_ctx 4096" \
+        --peer "transformers=transformers serve --port {port}"
+
+Each client sends one chat after the other as a stream, and notes when each piece of the answer arrives. `glassformer
+serve` and the peers run at the same time; while one is measured the others wait. They take turns, and the table shows
+the median of the rounds. A peer is a command in which {port} stands for a free port on this machine. What a peer counts
+as a token is what its `usage` says, or else the number of pieces.
+"""
+
+import argparse
+import asyncio
+import json
+import shlex
+import socket
+import statistics
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from glassformer.bench.result_file import check_new, markdown_table, write_result
+
+COLUMNS = [
+    "clients",
+    "server",
+    "tokens/s",
+    "of the engine alone",
+    "first token, p50 / p99, ms",
+    "between tokens, p50 / p99, ms",
+]
+QUESTIONS = (
+    "Tell me a story about a cat and a saw.",
+    "What is the capital of France, and what is it known for?",
+    "Write a letter to a friend about the weather in your town.",
+    "Explain how a bicycle stays upright, in simple words.",
+)
+START_SECONDS = 300
+REQUEST_SECONDS = 600
+
+
+@dataclass
+class Load:
+    """What clients have noted in one round."""
+
+    n_tokens: int = 0
+    seconds: float = 0.0
+    first: list[float] = field(default_factory=list)
+    """Seconds to the first piece of each answer."""
+    gaps: list[float] = field(default_factory=list)
+    """Seconds between two pieces of an answer."""
+
+    @property
+    def rate(self) -> float:
+        """Tokens per second of all clients together."""
+        return self.n_tokens / self.seconds if self.seconds else 0.0
+
+
+class ServerProcess:
+    """A server with OpenAI's API that runs while the context is open. `model` is the first model that it lists."""
+
+    def __init__(self, name: str, command: str):
+        self.name = name
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self._command = shlex.split(command.replace("{port}", str(self.port)))
+        self.model = ""
+
+    def __enter__(self) -> "ServerProcess":
+        self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        until = time.monotonic() + START_SECONDS
+        while not self.model:
+            if self._process.poll() is not None:
+                raise SystemExit(f"{self.name} ended with code {self._process.returncode}: {shlex.join(self._command)}")
+            if time.monotonic() > until:
+                self._process.kill()
+                raise SystemExit(f"{self.name} did not answer within {START_SECONDS} s: {shlex.join(self._command)}")
+            with suppress(OSError, ValueError, LookupError):
+                address = f"http://127.0.0.1:{self.port}/v1/models"
+                with urllib.request.urlopen(address, timeout=5) as response:
+                    self.model = json.loads(response.read())["data"][0]["id"]
+            time.sleep(0.2)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+
+
+async def ask(server: ServerProcess, text: str, max_tokens: int, load: Load) -> None:
+    """Send one chat, read its answer as a stream, and note the times."""
+    body = {
+        "model": server.model,
+        "messages": [{"role": "user", "content": text}],
+        "max_tokens": max_tokens,
+        "temperature": 0,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    data = json.dumps(body).encode()
+    head = f"Host: 127.0.0.1:{server.port}\r\nContent-Type: application/json\r\nContent-Length: {len(data)}"
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    last, n_pieces, n_tokens = time.perf_counter(), 0, None
+    try:
+        writer.write(f"POST /v1/chat/completions HTTP/1.1\r\n{head}\r\nConnection: close\r\n\r\n".encode() + data)
+        status = await reader.readline()
+        if b" 200 " not in status:
+            raise SystemExit(f"{server.name} answered {status.decode().strip()}: {(await reader.read(500)).decode()}")
+        async for line in reader:
+            if not line.startswith(b"data: {"):
+                continue
+            event = json.loads(line[6:])
+            now = time.perf_counter()
+            if event.get("usage"):
+                n_tokens = event["usage"].get("completion_tokens")
+            if any(choice.get("delta", {}).get("content") for choice in event.get("choices", [])):
+                (load.gaps if n_pieces else load.first).append(now - last)
+                n_pieces, last = n_pieces + 1, now
+    finally:
+        writer.close()
+    load.n_tokens += n_pieces if n_tokens is None else n_tokens
+
+
+async def run_clients(server: ServerProcess, n_clients: int, n_requests: int, max_tokens: int) -> Load:
+    """Let clients ask at the same time, each one question after the other."""
+    load, begin = Load(), time.perf_counter()
+
+    async def client(number: int) -> None:
+        for turn in range(n_requests):
+            await ask(server, QUESTIONS[(number + turn) % len(QUESTIONS)], max_tokens, load)
+
+    async with asyncio.timeout(REQUEST_SECONDS):
+        await asyncio.gather(*map(client, range(n_clients)))
+    load.seconds = time.perf_counter() - begin
+    return load
+
+
+def run_engine(pipeline: Any, n_clients: int, n_requests: int, max_tokens: int) -> Load:
+    """Let the engine write the same answers without a server."""
+    from glassformer.decoding import Engine, GenerationConfig
+    from glassformer.pipelines.generator import said
+
+    engine = Engine(pipeline.model, end=pipeline.end, tokenizer=pipeline.tokenizer, max_rows=32, max_tokens=16384)
+    config = GenerationConfig(max_new_tokens=max_tokens, eos_token_id=pipeline.tokenizer.ends)
+    load, begin = Load(), time.perf_counter()
+    for turn in range(n_requests):
+        prompts = [pipeline.answer_to(said(QUESTIONS[(n + turn) % len(QUESTIONS)])) for n in range(n_clients)]
+        requests = [engine.submit(prompt, config) for prompt in prompts]
+        engine.run()
+        load.n_tokens += sum(len(request.texts[0].tokens) for request in requests)
+    load.seconds = time.perf_counter() - begin
+    engine.close()
+    return load
+
+
+def table_row(n_clients: int, name: str, rounds: Sequence[Load], engine_rate: float | None) -> list[str | float]:
+    """Return the row of one server: the median rate, and quantiles of all times."""
+    rate = statistics.median(load.rate for load in rounds)
+    share = "" if not engine_rate else f"{rate / engine_rate:.2f}"
+    times = [[seconds for load in rounds for seconds in getattr(load, kind)] for kind in ("first", "gaps")]
+    cells = [" / ".join(f"{1000 * quantile(values, share):.0f}" for share in (0.5, 0.99)) for values in times]
+    return [n_clients, name, f"{rate:.1f}", share, *(cells if times[0] else ["", ""])]
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """Return the value below which this share of the values lies; 0 if there are none."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
+
+
+def main() -> None:
+    """Measure all servers with each number of clients, print the table, and write the result file if it is named."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path, help="a decoder with a chat template")
+    parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 32])
+    parser.add_argument("--requests", type=int, default=2, help="requests of each client in a round")
+    parser.add_argument("--tokens", type=int, default=64, help="the most tokens of an answer")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--serve", default="", help="more options of glassformer serve, such as --quantize int8")
+    parser.add_argument("--peer", action="append", default=[], help="NAME=COMMAND of another server")
+    parser.add_argument("--no-engine", action="store_true", help="leave the engine alone out")
+    parser.add_argument("--out", type=Path, help="new file of results")
+    options = parser.parse_args()
+    if options.out is not None:
+        check_new(options.out)
+    ours = (
+        f"{shlex.quote(sys.executable)} -m glassformer serve {shlex.quote(str(options.model))} --port {{port}} --quiet"
+    )
+    commands = {"glassformer": f"{ours} {options.serve}"}
+    for peer in options.peer:
+        name, _, command = peer.partition("=")
+        commands[name] = command
+    pipeline = None
+    if not options.no_engine:
+        from glassformer.pipelines.load import load
+
+        words = shlex.split(options.serve)
+        quantize: Any = words[words.index("--quantize") + 1] if "--quantize" in words else "none"
+        pipeline = load(options.model, quantize=quantize)
+    found: dict[tuple[int, str], list[Load]] = {}
+    with ExitStack() as stack:
+        servers = [stack.enter_context(ServerProcess(*item)) for item in commands.items()]
+        for server in servers:  # so that none is measured while it is being prepared
+            asyncio.run(run_clients(server, 1, 1, 4))
+        for number in range(options.rounds):
+            for n_clients in options.clients:
+                sizes = n_clients, options.requests, options.tokens
+                if pipeline is not None:
+                    found.setdefault((n_clients, "the engine alone"), []).append(run_engine(pipeline, *sizes))
+                for server in servers:
+                    one = asyncio.run(run_clients(server, *sizes))
+                    found.setdefault((n_clients, server.name), []).append(one)
+                    print(number, n_clients, server.name, f"{one.rate:.1f} tokens/s", sep="\t", flush=True)
+    rows = []
+    for (n_clients, name), rounds in found.items():
+        alone = found.get((n_clients, "the engine alone"))
+        rate = None if alone is None else statistics.median(load.rate for load in alone)
+        rows.append(table_row(n_clients, name, rounds, rate))
+    print(markdown_table(COLUMNS, rows))
+    if options.out is not None:
+        note = (
+            f"{options.model.name}, {options.requests} answers of at most {options.tokens} tokens for each client, "
+            f"median of {options.rounds} rounds in turns."
+        )
+        write_result(options.out, title="Servers under load", columns=COLUMNS, rows=rows, notes=[note])
+
+
+if __name__ == "__main__":
+    main()

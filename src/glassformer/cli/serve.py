@@ -1,0 +1,96 @@
+"""`glassformer serve`: an HTTP server for models."""
+
+import sys
+
+from glassformer.cli.flag_parser import UsageError
+from glassformer.cli.run_options import ComputeOptions
+from glassformer.serve.server_options import BatchOptions, ListenOptions, RequestLimits
+
+INSTALL = "pip install 'glassformer[serve]'"
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+def serve(
+    models: tuple[str, ...],
+    *,
+    listen: ListenOptions = ListenOptions(),  # noqa: B008
+    limits: RequestLimits = RequestLimits(),  # noqa: B008
+    batch: BatchOptions = BatchOptions(),  # noqa: B008
+    compute: ComputeOptions = ComputeOptions(),  # noqa: B008
+) -> None:
+    """Serve models over HTTP, with OpenAI's API: existing clients work with http://127.0.0.1:8000/v1 as their base URL.
+
+    glassformer serve my-model, and in another terminal: curl http://127.0.0.1:8000/v1/models
+
+    Models that continue texts answer /v1/completions and, if they have a chat template, /v1/chat/completions. Encoders
+    answer /v1/embeddings. Every model answers /v1/tasks/NAME, which takes what `run` takes: it translates, classifies,
+    tags, summarizes, answers or fills in. Open http://127.0.0.1:8000/docs in a browser for all addresses and fields.
+
+    Requests of all clients are computed together in one running batch. The answer to one does not depend on the others.
+    /health, /ready and /metrics are for load balancers and Prometheus. SIGTERM or Ctrl-C lets running requests finish.
+
+    Args:
+        models: Models to serve: folders, or GGUF or llama2.c files. NAME=MODEL gives a model another name than that of
+            its folder or file. The first is loaded at once, others when they are asked for.
+    """
+    _check(listen, limits, batch)
+    if not models:
+        raise UsageError("MODELS is missing: glassformer serve --help shows how to use it")
+    import_server("serve")
+    from glassformer.serve.http_app import make_app
+    from glassformer.serve.http_server import serve as serve_app
+    from glassformer.serve.served_models import parse_models
+
+    found = parse_models(models)
+    app = make_app(found, compute.load, listen=listen, limits=limits, batch=batch)
+
+    def say(address: str) -> None:
+        print(f"serving {', '.join(found)} at {address}", flush=True)
+        if not listen.quiet:
+            print(f"API: {address}/v1   documentation: {address}/docs   Ctrl-C ends", file=sys.stderr)
+
+    serve_app(app, listen, limits, on_start=say)
+
+
+def import_server(verb: str) -> None:
+    """Raise an ImportError with the install command if a package of the server is missing."""
+    try:
+        import fastapi  # noqa: F401
+        import llguidance  # noqa: F401
+        import prometheus_client  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise ImportError(f"glassformer {verb} needs the package {error.name}: install it with {INSTALL}") from error
+
+
+def _check(listen: ListenOptions, limits: RequestLimits, batch: BatchOptions) -> None:
+    """Raise a UsageError for a value out of range, before anything is loaded."""
+    if not 0 <= listen.port <= 65535:
+        raise UsageError(f"--port {listen.port}: expected 0 to 65535")
+    if listen.host not in LOOPBACK and not listen.all_keys():
+        print(
+            f"glassformer: --host {listen.host} without --api-key: everybody who reaches it may use the models",
+            file=sys.stderr,
+        )
+    if any(not key.isascii() or not key.isprintable() or " " in key for key in listen.all_keys()):
+        raise UsageError("--api-key: expected printable ASCII characters without spaces")
+    whole = {
+        "--max-queue": limits.max_queue,
+        "--max-body": limits.max_body,
+        "--max-tokens": limits.max_tokens,
+        "--default-tokens": limits.default_tokens,
+        "--max-inputs": limits.max_inputs,
+        "--max-rows": batch.max_rows,
+    }
+    for flag, value in whole.items():
+        if value < 1:
+            raise UsageError(f"{flag} {value}: expected 1 or more")
+    if batch.cache_tokens < batch.max_rows:
+        raise UsageError(f"--cache-tokens {batch.cache_tokens}: expected at least --max-rows {batch.max_rows}")
+    if limits.rate < 0:
+        raise UsageError(f"--rate {limits.rate}: expected 0 or more")
+    for flag, seconds in (("--timeout", limits.timeout), ("--drain", limits.drain)):
+        if not 0 < seconds < float("inf"):
+            raise UsageError(f"{flag} {seconds:g}: expected more than 0")
+    if not 0 <= batch.keep_loaded < float("inf"):
+        raise UsageError(f"--keep-loaded {batch.keep_loaded:g}: expected 0 or more")

@@ -1,0 +1,146 @@
+"""Small operations of a GPU's decoding steps in Triton: norms, rotation, gate, and the position and mask of a step.
+
+Each replaces several of torch's kernels, which take longer to launch than to run. The functions with `@triton.jit` run
+on the GPU, as many parallel programs; the others launch them.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from glassformer.kernels.kernel_set import StepNumbers
+from glassformer.kernels.triton_attention import HAS_TRITON, on_device
+
+GATE_BLOCK = 1024
+"""The numbers that one program of `gate_rows` computes."""
+
+if HAS_TRITON:
+    import triton
+    import triton.language as tl
+
+    @triton.jit  # type: ignore[untyped-decorator]
+    def _normalize(  # type: ignore[no-untyped-def]
+        x, weight, bias, out, x_r, eps, width: tl.constexpr, block: tl.constexpr, centers: tl.constexpr,
+        has_weight: tl.constexpr, has_bias: tl.constexpr,
+    ):  # fmt: skip
+        """Compute the layer norm, or without `centers` the RMS norm, of one row (one program each)."""
+        row, numbers = tl.program_id(0).to(tl.int64), tl.arange(0, block)
+        is_there = numbers < width
+        values = tl.load(x + row * x_r + numbers, mask=is_there, other=0.0).to(tl.float32)
+        if centers:
+            values = tl.where(is_there, values - tl.sum(values, 0) / width, 0.0)
+        values = values / tl.sqrt(tl.sum(values * values, 0) / width + eps)
+        if has_weight:
+            values *= tl.load(weight + numbers, mask=is_there, other=0.0).to(tl.float32)
+        if has_bias:
+            values += tl.load(bias + numbers, mask=is_there, other=0.0).to(tl.float32)
+        tl.store(out + row * width + numbers, values.to(out.dtype.element_ty), mask=is_there)
+
+    @triton.jit  # type: ignore[untyped-decorator]
+    def _rotate(  # type: ignore[no-untyped-def]
+        x, cos, sin, out, x_b, x_h, x_t, c_b, c_t, o_b, o_h, o_t, length, heads,
+        room: tl.constexpr, half: tl.constexpr, block: tl.constexpr,
+    ):  # fmt: skip
+        """Rotate the pairs (x[i], x[i + half]) of all heads of one token (one program each)."""
+        row, token = (tl.program_id(0) // length).to(tl.int64), (tl.program_id(0) % length).to(tl.int64)
+        head, pairs = tl.arange(0, room)[:, None], tl.arange(0, block)[None, :]
+        is_pair = pairs < half
+        is_there = (head < heads) & is_pair
+        angle = row * c_b + token * c_t + pairs
+        c = tl.load(cos + angle, mask=is_pair, other=0.0).to(tl.float32)
+        s = tl.load(sin + angle, mask=is_pair, other=0.0).to(tl.float32)
+        at = row * x_b + head * x_h + token * x_t + pairs
+        first = tl.load(x + at, mask=is_there, other=0.0).to(tl.float32)
+        second = tl.load(x + at + half, mask=is_there, other=0.0).to(tl.float32)
+        at = row * o_b + head * o_h + token * o_t + pairs
+        kind = out.dtype.element_ty
+        tl.store(out + at, (first * c - second * s).to(kind), mask=is_there)
+        tl.store(out + at + half, (second * c + first * s).to(kind), mask=is_there)
+
+    @triton.jit  # type: ignore[untyped-decorator]
+    def _gate(gate, up, out, g_r, u_r, width, block: tl.constexpr):  # type: ignore[no-untyped-def]
+        """Compute silu(gate) * up for a block of one row (one program each)."""
+        row = tl.program_id(0).to(tl.int64)
+        numbers = tl.program_id(1) * block + tl.arange(0, block)
+        is_there = numbers < width
+        one = tl.load(gate + row * g_r + numbers, mask=is_there, other=0.0).to(tl.float32)
+        two = tl.load(up + row * u_r + numbers, mask=is_there, other=0.0).to(tl.float32)
+        result = one * tl.sigmoid(one) * two
+        tl.store(out + row * width + numbers, result.to(out.dtype.element_ty), mask=is_there)
+
+    @triton.jit  # type: ignore[untyped-decorator]
+    def _number_step(  # type: ignore[no-untyped-def]
+        real, position, positions, added, key_end, n_keys, last, block: tl.constexpr
+    ):
+        """Mark the new token of one row (one program each) as real, and write the numbers of `number_step`."""
+        row, place = tl.program_id(0).to(tl.int64), tl.load(position)
+        count = 0
+        for first in range(0, n_keys, block):
+            keys = first + tl.arange(0, block)
+            is_there = keys < n_keys
+            is_real = tl.load(real + row * n_keys + keys, mask=is_there, other=0) != 0
+            count += tl.sum((is_real & (keys < place)).to(tl.int32), 0)
+            is_real = is_real | (keys == place)
+            tl.store(added + row * n_keys + keys, tl.where(is_real, 0.0, float("-inf")), mask=is_there)
+        tl.store(real + row * n_keys + place, 1)
+        tl.store(positions + row, tl.minimum(count, last).to(tl.int64))
+        if row == 0:
+            tl.store(key_end, place + 1)
+
+
+def normalize_rows(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, *, centers: bool) -> Tensor:
+    """Return the norm of each row of x (..., C), as `KernelSet.layer_norm` and `KernelSet.rms_norm`."""
+    width = x.shape[-1]
+    rows = x.reshape(-1, width)
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    launch: Any = _normalize[(len(rows),)]
+    block = triton.next_power_of_2(width)
+    with on_device(x.device):
+        launch(
+            rows, rows if weight is None else weight, rows if bias is None else bias, out, rows.stride(0), eps,
+            width=width, block=block, centers=centers, has_weight=weight is not None, has_bias=bias is not None,
+            num_warps=4 if block <= 4096 else 8,
+        )  # fmt: skip
+    return out
+
+
+def rotate_rows(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Return the rotated x (B, H, T, D), as `KernelSet.rotate`."""
+    batch, heads, length, width = x.shape
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    cos, sin = (part.expand(batch, 1, length, width // 2) for part in (cos, sin))
+    if cos.stride(-1) != 1 or cos.stride() != sin.stride():
+        cos, sin = cos.contiguous(), sin.contiguous()
+    launch: Any = _rotate[(batch * length,)]
+    with on_device(x.device):
+        launch(
+            x, cos, sin, out, *x.stride()[:3], cos.stride(0), cos.stride(2), *out.stride()[:3], length, heads,
+            room=triton.next_power_of_2(heads), half=width // 2, block=triton.next_power_of_2(width // 2), num_warps=4,
+        )  # fmt: skip
+    return out
+
+
+def gate_rows(gate: Tensor, up: Tensor) -> Tensor:
+    """Return silu(gate) * up, all (..., C)."""
+    width = gate.shape[-1]
+    one, two = gate.reshape(-1, width), up.reshape(-1, width)
+    out = torch.empty(gate.shape, dtype=gate.dtype, device=gate.device)
+    launch: Any = _gate[(len(one), triton.cdiv(width, GATE_BLOCK))]
+    with on_device(gate.device):
+        launch(one, two, out, one.stride(0), two.stride(0), width, GATE_BLOCK, num_warps=4)
+    return out
+
+
+def number_rows(real: Tensor, position: Tensor, dtype: torch.dtype, max_len: int | None) -> StepNumbers:
+    """Return the numbers of a step, as `KernelSet.number_step`."""
+    batch, n_keys = real.shape
+    positions = torch.empty(batch, 1, dtype=torch.long, device=real.device)
+    added = torch.empty(batch, 1, 1, n_keys, dtype=dtype, device=real.device)
+    key_end = torch.empty(1, dtype=torch.long, device=real.device)
+    last = (1 << 31) - 1 if max_len is None else max_len - 1
+    launch: Any = _number_step[(batch,)]
+    block = min(triton.next_power_of_2(n_keys), 4096)
+    with on_device(real.device):
+        launch(real.view(torch.uint8), position, positions, added, key_end, n_keys, last, block, num_warps=4)
+    return StepNumbers(positions, added, key_end)

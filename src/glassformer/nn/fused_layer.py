@@ -1,0 +1,91 @@
+"""A Transformer layer by fused kernels, for decoding steps of few tokens (`KernelSet.fused_linear`).
+
+The formula is that of `Layer.forward` with pre-norm and without cross-attention. Each product is one kernel, with the
+norm before it and the activation or the residual sum after it:
+
+    q, k, v = norm(x) W_qkv
+    x = x + attend(q, k, v) W_out
+    y = act(norm(x) W_up)
+    x = x + y W_down
+"""
+
+from typing import NamedTuple
+
+from torch import Tensor, nn
+
+from glassformer.kernels.kernel_set import ACTIVATIONS, NormWeights
+from glassformer.nn.cache import LayerCache
+from glassformer.nn.feedforward import FeedForward
+from glassformer.nn.masks import Mask
+from glassformer.nn.multi_head_attention import MultiHeadAttention, merge_heads
+from glassformer.nn.positions import Rotation
+
+
+class LayerParts(NamedTuple):
+    """The parts of a layer with pre-norm and without cross-attention."""
+
+    attention_norm: nn.Module
+    attention: MultiHeadAttention
+    ffn_norm: nn.Module
+    ffn: FeedForward
+
+
+def can_fuse(parts: LayerParts, x: Tensor, cache: LayerCache) -> bool:
+    """Return whether `fused_layer` computes a layer for x (B, T, C): few tokens, on a device with the kernels.
+
+    The layer must be packed (`runtime/packed_model.py`) and in eval mode. Quantized layers, modules with forward hooks,
+    and the documents' classes are called themselves.
+    """
+    attention, ffn = parts.attention, parts.ffn
+    if not cache.kernels.can_fuse_linear(x) or attention.training or ffn.training:
+        return False
+    if type(attention) is not MultiHeadAttention or type(ffn) is not FeedForward:
+        return False
+    linears = attention.qkv_proj, attention.out_proj, _first_linear(ffn), ffn.down_proj
+    norms = [_norm_of(norm) for norm in (parts.attention_norm, parts.ffn_norm)]
+    modules = (module for part in parts for module in part.modules())
+    return (
+        all(type(linear) is nn.Linear and linear.weight.dtype == x.dtype for linear in linears)
+        and all(norm is not None and norm.weight.dtype == x.dtype for norm in norms)
+        and ffn.activation in ACTIVATIONS
+        and not any(module._forward_hooks or module._forward_pre_hooks for module in modules)
+    )
+
+
+def fused_layer(
+    parts: LayerParts,
+    x: Tensor,
+    *,
+    mask: Mask | None,
+    bias: Tensor | None,
+    rotation: Rotation | None,
+    cache: LayerCache,
+) -> Tensor:
+    """Apply a layer to x (B, T, C) and return the same shape. The other arguments are those of `Layer.forward`."""
+    kernels, attention, ffn = cache.kernels, parts.attention, parts.ffn
+    qkv, out = attention.qkv_proj, attention.out_proj
+    assert isinstance(qkv, nn.Linear)
+    joined = kernels.fused_linear(x, qkv.weight, qkv.bias, norm=_norm_of(parts.attention_norm))
+    q, k, v = attention.split(joined, rotation=rotation, kernels=kernels)
+    mixed = attention.attend(q, *cache.self_attn.update(k, v), mask=mask, bias=bias)
+    x = kernels.fused_linear(merge_heads(mixed), out.weight, out.bias, residual=x)
+
+    first, down, norm = _first_linear(ffn), ffn.down_proj, _norm_of(parts.ffn_norm)
+    assert isinstance(first, nn.Linear)
+    is_gated = ffn.gate_up_proj is not None
+    y = kernels.fused_linear(x, first.weight, first.bias, norm=norm, activation=ffn.activation, gated=is_gated)
+    return kernels.fused_linear(y, down.weight, down.bias, residual=x)
+
+
+def _first_linear(ffn: FeedForward) -> nn.Module | None:
+    """Return the projection before the activation; None if a gated network is not packed."""
+    return ffn.gate_up_proj if ffn.gate_up_proj is not None or ffn.gate_proj is not None else ffn.up_proj
+
+
+def _norm_of(norm: nn.Module) -> NormWeights | None:
+    """Return the weights of a norm; None if the kernels do not have it."""
+    if not isinstance(norm, nn.LayerNorm | nn.RMSNorm) or len(norm.normalized_shape) != 1:
+        return None
+    if norm.weight is None or norm.eps is None:
+        return None
+    return NormWeights(norm.weight, getattr(norm, "bias", None), norm.eps, isinstance(norm, nn.LayerNorm))

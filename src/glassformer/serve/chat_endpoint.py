@@ -1,0 +1,190 @@
+"""`/v1/chat/completions`: answer conversations, by the model's own chat template."""
+
+import json
+import re
+import time
+import uuid
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, suppress
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+from glassformer.serve.api_errors import ApiError, bad_value
+from glassformer.serve.engine_run import EngineRun, WrittenPiece
+from glassformer.serve.event_stream import EventStream, answer_unless_gone
+from glassformer.serve.generation_fields import check_max_tokens
+from glassformer.serve.log_prob_formats import TokenScores, as_chat_log_probs
+from glassformer.serve.openai_schemas import ChatMessage, ChatRequest
+from glassformer.serve.served_models import ServedModel
+from glassformer.serve.server_state import ServerState, state_of
+from glassformer.serve.text_generation import (
+    check_decoder,
+    copies_of,
+    finish_reason,
+    scores_of,
+    scores_of_piece,
+    start_run,
+    usage_of,
+)
+from glassformer.serve.tool_calls import ToolCallFilter, parse_tool_calls
+
+router = APIRouter(tags=["OpenAI"])
+
+
+@router.post("/v1/chat/completions", summary="Answer a conversation")
+async def create_chat_completion(body: ChatRequest, request: Request) -> Response:
+    """Answer a conversation, whole or as a stream of events."""
+    server = state_of(request)
+    stack = AsyncExitStack()
+    try:
+        answer = await answer_unless_gone(request, _start(server, body, stack), server.limits.timeout)
+        if body.stream:
+            values = answer.events(server, request, bool(body.stream_options and body.stream_options.include_usage))
+            return EventStream(values, stack, server.limits.timeout)
+        whole = await answer_unless_gone(request, answer.whole(server, request), server.limits.timeout)
+    except BaseException:
+        await stack.aclose()
+        raise
+    await stack.aclose()
+    return JSONResponse(whole)
+
+
+async def _start(server: ServerState, body: ChatRequest, stack: AsyncExitStack) -> "_Answer":
+    if body.top_logprobs is not None and not body.logprobs:
+        raise ApiError(400, "top_logprobs has no effect: expected logprobs=true with it", param="top_logprobs")
+    if body.stream_options is not None and not body.stream:
+        raise ApiError(400, "stream_options has no effect: expected stream=true with it", param="stream_options")
+    model = await stack.enter_async_context(server.shelf.lend(body.model))
+    check_decoder(model)
+    asked = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    field = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
+    max_tokens = check_max_tokens(field, asked, server.limits.default_tokens, server.limits)
+    prompt = await server.prepare(_read, body, model)
+    n_top = (body.top_logprobs or 0) if body.logprobs else None
+    run = await start_run(server, model, body, [prompt], max_tokens, n_top=n_top)
+    stack.callback(run.cancel)
+    return _Answer(body, model, run)
+
+
+def _read(body: ChatRequest, model: ServedModel) -> list[int]:
+    """Return the token ids of a conversation, by the model's chat template."""
+    from glassformer.text.chat import render_chat  # imports jinja2
+
+    pipeline = model.pipeline
+    template = pipeline.tokenizer.chat_template
+    if template is None:
+        raise bad_value("model", model.name, "a model with a chat template; this one answers /v1/completions")
+    tools = None
+    if body.tools and body.tool_choice != "none":
+        if not re.search(r"\btools\b", template):
+            raise ApiError(400, f"tools: the chat template of {model.name} knows none; leave them out", param="tools")
+        tools = [tool.model_dump(exclude_none=True) for tool in body.tools]
+    try:
+        return render_chat(list(map(_message, body.messages)), template, pipeline.tokenizer, variables={"tools": tools})
+    except ValueError as error:
+        raise ApiError(400, f"messages: {error}", param="messages") from error
+
+
+def _message(message: ChatMessage) -> dict[str, Any]:
+    """Return a message as chat templates read it: its text as one string, and the arguments of calls as objects."""
+    parts = message.content
+    text = parts if isinstance(parts, str) else "".join(part.text for part in parts or ())
+    found: dict[str, Any] = {"role": "system" if message.role == "developer" else message.role, "content": text}
+    if message.name is not None:
+        found["name"] = message.name
+    if message.tool_call_id is not None:
+        found["tool_call_id"] = message.tool_call_id
+    if message.tool_calls:
+        found["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.function.name, "arguments": arguments}}
+            for call in message.tool_calls
+            for arguments in [_arguments(call.function.arguments)]
+        ]
+    return found
+
+
+def _arguments(text: str) -> Any:
+    with suppress(ValueError, RecursionError):
+        return json.loads(text)
+    return text
+
+
+class _Answer:
+    """The answer to a conversation, on its way."""
+
+    def __init__(self, body: ChatRequest, model: ServedModel, run: EngineRun):
+        self.body, self.model, self.run = body, model, run
+        self.copies = copies_of(body)
+        self.head = {
+            "id": f"chatcmpl-{uuid.uuid4().hex}",
+            "object": "chat.completion.chunk" if body.stream else "chat.completion",
+            "created": int(time.time()),
+            "model": body.model,
+            "system_fingerprint": None,
+        }
+
+    async def whole(self, server: ServerState, request: Request) -> dict[str, Any]:
+        """Return the answer when all texts are complete."""
+        await self.run.wait()
+        choices = [self._choice(sample) for sample in range(self.body.n or 1)]
+        used = usage_of(server, request.scope, self.model, self.run, self.copies)
+        return {**self.head, "choices": choices, "usage": used}
+
+    async def events(
+        self, server: ServerState, request: Request, with_usage: bool
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        """Yield the pieces of the texts, as they are written."""
+        more: dict[str, Any] = {"usage": None} if with_usage else {}
+        for index in range(self.body.n or 1):
+            delta: dict[str, Any] = {"role": "assistant", "content": ""}
+            choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
+            yield {**self.head, "choices": [choice], **more}
+        filters = [ToolCallFilter() if self.body.tools else None for _ in range(self.body.n or 1)]
+        async for pieces in self.run.pieces():
+            for piece in pieces:
+                for index in range(piece.sample, piece.sample + self.copies):
+                    for choice in self._deltas(piece, index, filters[index]):
+                        yield {**self.head, "choices": [choice], **more}
+        used = usage_of(server, request.scope, self.model, self.run, self.copies)
+        if with_usage:
+            yield {**self.head, "choices": [], "usage": used}
+
+    def _deltas(self, piece: WrittenPiece, index: int, calls: ToolCallFilter | None) -> list[dict[str, Any]]:
+        """Return the choices of the events for a piece: its text and, at the end, the reason."""
+        text = piece.text if calls is None else calls.push(piece.text)
+        reason, delta = finish_reason(piece.reason), {}
+        if reason is not None and calls is not None:
+            rest, found = calls.finish()
+            text += rest
+            if found:
+                delta, reason = {"tool_calls": found}, "tool_calls"
+        logs = self._log_probs(scores_of_piece(piece)) if piece.tokens else None
+        deltas = []
+        if text or logs:
+            deltas.append({"index": index, "delta": {"content": text}, "logprobs": logs, "finish_reason": None})
+        if reason is not None:
+            deltas.append({"index": index, "delta": delta, "logprobs": None, "finish_reason": reason})
+        return deltas
+
+    def _choice(self, sample: int) -> dict[str, Any]:
+        (request,) = self.run.requests
+        row = 0 if self.copies > 1 else sample
+        found = request.texts[row]
+        message: dict[str, Any] = {"role": "assistant", "content": found.text or "", "refusal": None}
+        reason = finish_reason(found.reason) or "stop"
+        if self.body.tools:
+            text, calls = parse_tool_calls(found.text or "")
+            if calls:
+                own = [{name: value for name, value in call.items() if name != "index"} for call in calls]
+                message |= {"content": text or None, "tool_calls": own}
+                reason = "tool_calls"
+        logs = self._log_probs(scores_of(request, row))
+        return {"index": sample, "message": message, "logprobs": logs, "finish_reason": reason}
+
+    def _log_probs(self, scores: TokenScores) -> dict[str, Any] | None:
+        if not self.body.logprobs:
+            return None
+        assert self.model.token_bytes is not None
+        return as_chat_log_probs(scores, self.body.top_logprobs or 0, self.model.token_bytes)

@@ -1,0 +1,222 @@
+"""The thread that computes: it steps the engine of each model, runs jobs in between, and tells the event loop.
+
+Everything that uses a model runs in this one thread, so that two computations do not compete for the cores. A job, such
+as the vectors of some texts, runs between two steps. Jobs of the same kind that wait at the same time are joined into
+one batch, so that many clients with one text each cost little more than one client with many.
+"""
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from glassformer.decoding import GenerationConfig
+from glassformer.decoding.engine import Engine
+from glassformer.decoding.engine_request import EngineFullError, EngineRequest
+from glassformer.serve.engine_run import EngineRun, WrittenPiece
+from glassformer.serve.server_metrics import ServerMetrics
+
+_LOG = logging.getLogger(__name__)
+MAX_JOINED = 64
+"""The most texts that are joined into one batch of a job."""
+
+
+class EngineFaultError(RuntimeError):
+    """A step of the engine failed, and with it every request that was in the batch."""
+
+
+@dataclass(eq=False)
+class Lane:
+    """The engine of one model, and the runs that it works on."""
+
+    make_engine: Callable[[], Engine]
+    engine: Engine = field(init=False)
+    runs: list[EngineRun] = field(default_factory=list)
+    requests: list[EngineRequest] = field(default_factory=list)
+    """The requests of runs and others, until they are done."""
+
+    def __post_init__(self) -> None:
+        self.engine = self.make_engine()
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a request waits or runs, or the end of one was not reported."""
+        return bool(self.runs) or not self.engine.is_idle
+
+
+@dataclass(eq=False)
+class _Job:
+    """Texts to answer, and the function that answers a list of them."""
+
+    kind: Hashable
+    texts: Sequence[Any]
+    answer: Callable[[list[Any]], list[Any]]
+    future: "Future[list[Any]]" = field(default_factory=Future)
+
+
+class ComputeThread(threading.Thread):
+    """The computing thread. Other threads hand it work by `submit`, `open_run` and `answer`, and it wakes up."""
+
+    def __init__(self, metrics: ServerMetrics):
+        super().__init__(name="compute", daemon=True)
+        self.metrics = metrics
+        self._wake = threading.Condition()
+        self._lanes: list[Lane] = []
+        self._jobs: deque[_Job] = deque()
+        self._is_closing = False
+
+    def add_lane(self, make_engine: Callable[[], Engine]) -> Lane:
+        """Start to step the engine of a model."""
+        lane = Lane(make_engine)
+        with self._wake:
+            self._lanes.append(lane)
+        return lane
+
+    def remove_lane(self, lane: Lane) -> None:
+        """Forget the engine of a model that nobody uses."""
+        with self._wake:
+            self._lanes.remove(lane)
+
+    @property
+    def n_jobs(self) -> int:
+        """How many jobs wait."""
+        return len(self._jobs)
+
+    def open_run(self, lane: Lane, run: EngineRun) -> None:
+        """Report the progress of requests that were submitted to the engine of a lane."""
+        with self._wake:
+            lane.runs.append(run)
+            self._wake.notify()
+
+    def submit(
+        self, lane: Lane, prompts: Sequence[Sequence[int]], config: GenerationConfig, **options: Any
+    ) -> list[EngineRequest]:
+        """Submit prompts to the engine of a lane, with the options of `Engine.submit`: all of them, or none.
+
+        Raises ValueError for a prompt that the model cannot read, and EngineFullError if there is no room.
+        """
+        found: list[EngineRequest] = []
+        try:
+            for tokens in prompts:
+                found.append(lane.engine.submit(tokens, config, **options))
+                with self._wake:
+                    lane.requests.append(found[-1])
+        except (ValueError, EngineFullError):
+            for request in found:
+                request.cancel()
+            raise
+        finally:
+            with self._wake:
+                self._wake.notify()
+        return found
+
+    def answer(
+        self, kind: Hashable, texts: Sequence[Any], answer: Callable[[list[Any]], list[Any]]
+    ) -> "Future[list[Any]]":
+        """Call `answer` with the texts in the computing thread; it returns one result per text.
+
+        Jobs of one `kind` may be joined: then `answer` of the first gets the texts of several.
+        """
+        job = _Job(kind, texts, answer)
+        with self._wake:
+            self._jobs.append(job)
+            self._wake.notify()
+        return job.future
+
+    def close(self) -> None:
+        """End the thread when nothing is left to compute, and wait for that."""
+        with self._wake:
+            self._is_closing = True
+            self._wake.notify()
+        if self.is_alive():
+            self.join()
+
+    def run(self) -> None:
+        """Compute until `close`."""
+        while True:
+            with self._wake:
+                while not self._has_work():
+                    if self._is_closing:
+                        return
+                    self._wake.wait()
+                lanes = list(self._lanes)
+            for lane in lanes:
+                if lane.has_work:
+                    self._step(lane)
+            self._run_jobs()
+
+    def _has_work(self) -> bool:
+        return bool(self._jobs) or any(lane.has_work for lane in self._lanes)
+
+    def _step(self, lane: Lane) -> None:
+        try:
+            self.metrics.note_step(lane.engine.n_rows)
+            lane.engine.step()
+        except Exception as error:
+            _LOG.exception("a step failed")
+            self._replace_engine(lane, error)
+        self._report(lane)
+
+    def _replace_engine(self, lane: Lane, error: Exception) -> None:
+        """Fail every request of an engine whose step failed, and go on with a new engine."""
+        for request in [request for request in lane.requests if not request.is_done]:
+            request.fail(EngineFaultError(str(error)))
+        with suppress(Exception):
+            lane.engine.close()
+        lane.engine = lane.make_engine()
+
+    def _report(self, lane: Lane) -> None:
+        """Hand what the last step wrote to the event loops of the runs, with one call for each loop."""
+        with self._wake:
+            lane.requests = [request for request in lane.requests if not request.is_done]
+        news: dict[asyncio.AbstractEventLoop, list[tuple[EngineRun, list[WrittenPiece], bool]]] = {}
+        for run in list(lane.runs):
+            had_tokens, had_first = run.n_tokens, run.first_token is not None
+            pieces, is_over = run.collect()
+            self.metrics.note_tokens(run.n_tokens - had_tokens)
+            if not had_first and run.first_token is not None:
+                self.metrics.note_first_token(run.first_token - run.started)
+            if is_over:
+                with self._wake:
+                    lane.runs.remove(run)
+            if pieces or is_over:
+                news.setdefault(run.loop, []).append((run, pieces, is_over))
+        for loop, told in news.items():
+            with suppress(RuntimeError):  # the loop has been closed: nobody listens
+                loop.call_soon_threadsafe(_deliver, told)
+
+    def _run_jobs(self) -> None:
+        """Run the first job, together with others of its kind."""
+        with self._wake:
+            if not self._jobs:
+                return
+            first = self._jobs.popleft()
+            joined, n_texts = [first], len(first.texts)
+            for job in list(self._jobs):
+                if job.kind == first.kind and n_texts + len(job.texts) <= MAX_JOINED:
+                    joined.append(job)
+                    n_texts += len(job.texts)
+                    self._jobs.remove(job)
+        joined = [job for job in joined if job.future.set_running_or_notify_cancel()]
+        if len(joined) > 1:
+            with suppress(Exception):  # one of them is wrong: each is run alone below, and the wrong one fails
+                answers = iter(joined[0].answer([text for job in joined for text in job.texts]))
+                results = [[next(answers) for _ in job.texts] for job in joined]
+                for job, result in zip(joined, results, strict=True):
+                    job.future.set_result(result)
+                return
+        for job in joined:
+            try:
+                job.future.set_result(job.answer(list(job.texts)))
+            except Exception as error:
+                job.future.set_exception(error)
+
+
+def _deliver(told: list[tuple[EngineRun, list[WrittenPiece], bool]]) -> None:
+    for run, pieces, is_over in told:
+        run.deliver(pieces, is_over)

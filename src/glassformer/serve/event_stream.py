@@ -1,0 +1,86 @@
+"""Answers that take a while: server-sent events, and whole answers, which both end when the client disconnects."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import AsyncExitStack, suppress
+from typing import Any, TypeVar
+
+from fastapi import Request
+from fastapi.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from glassformer.serve.api_errors import ApiError, as_api_error
+
+T = TypeVar("T")
+DONE = b"data: [DONE]\n\n"
+_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),  # nginx passes each event on at once
+]
+
+
+def as_event(value: Any) -> bytes:
+    """Return a JSON value as a server-sent event."""
+    return b"data: " + json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace") + b"\n\n"
+
+
+class EventStream(Response):
+    """A response of server-sent events, which come from a generator of JSON values.
+
+    An error after the first event is sent as an event, because the status has been sent already. `stack` is closed when
+    the stream ends, for whatever reason: it ends, the client disconnects, or it takes longer than `timeout` seconds.
+    """
+
+    def __init__(self, values: AsyncGenerator[Any, None], stack: AsyncExitStack, timeout: float):
+        super().__init__()
+        self._values, self._stack, self._timeout = values, stack, timeout
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the events."""
+        sending = asyncio.create_task(self._send(send))
+        leaving = asyncio.create_task(_disconnect(receive))
+        try:
+            await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (sending, leaving):
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
+            await self._values.aclose()
+            await self._stack.aclose()
+
+    async def _send(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+        last = DONE
+        try:
+            async with asyncio.timeout(self._timeout):
+                async for value in self._values:
+                    await send({"type": "http.response.body", "body": as_event(value), "more_body": True})
+        except Exception as error:
+            last = as_event(as_api_error(error).body())
+        await send({"type": "http.response.body", "body": last, "more_body": False})
+
+
+async def answer_unless_gone(request: Request, answer: Coroutine[Any, Any, T], timeout: float) -> T:
+    """Return the result of a coroutine. It is canceled if the client disconnects or after `timeout` seconds."""
+    working = asyncio.ensure_future(answer)
+    leaving = asyncio.create_task(_disconnect(request.receive))
+    try:
+        done, _ = await asyncio.wait((working, leaving), timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        if working in done:
+            return working.result()
+        if leaving in done:
+            raise ApiError(499, "the client has disconnected")
+        raise TimeoutError
+    finally:
+        for task in (working, leaving):
+            task.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)
+
+
+async def _disconnect(receive: Receive) -> None:
+    """Wait until the client disconnects."""
+    while (await receive())["type"] != "http.disconnect":
+        pass

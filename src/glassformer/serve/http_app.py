@@ -1,0 +1,92 @@
+"""The application: endpoints, middleware, and what starts and ends with it."""
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
+
+from glassformer.base.version import __version__
+from glassformer.serve import (
+    chat_endpoint,
+    completions_endpoint,
+    embeddings_endpoint,
+    health_endpoint,
+    live_page,
+    models_endpoint,
+    tasks_endpoint,
+)
+from glassformer.serve.access_log import AccessLog
+from glassformer.serve.api_errors import install_error_handlers
+from glassformer.serve.api_keys import ApiKeys, KeyCheck
+from glassformer.serve.body_limit import BodyLimit
+from glassformer.serve.compute_thread import ComputeThread
+from glassformer.serve.rate_limit import RateLimit
+from glassformer.serve.served_models import ModelShelf
+from glassformer.serve.server_metrics import ServerMetrics
+from glassformer.serve.server_options import BatchOptions, ListenOptions, RequestLimits
+from glassformer.serve.server_state import ServerState
+
+ENDPOINTS = (
+    models_endpoint,
+    chat_endpoint,
+    completions_endpoint,
+    embeddings_endpoint,
+    tasks_endpoint,
+    health_endpoint,
+    live_page,
+)
+
+
+def make_app(
+    models: Mapping[str, Path],
+    load: Callable[[Path], Any],
+    *,
+    listen: ListenOptions,
+    limits: RequestLimits,
+    batch: BatchOptions,
+) -> FastAPI:
+    """Return the application for some models, of which the first is loaded at once.
+
+    Args:
+        models: The path of each model by its name.
+        load: Returns the pipeline of a path.
+    """
+    metrics = ServerMetrics()
+    compute = ComputeThread(metrics)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        shelf = ModelShelf(models, load, compute, batch, limits)
+        server = ServerState(shelf, compute, metrics, limits, batch)
+        app.state.server = server
+        first = next(iter(models))
+        shelf.put(shelf.models[first], first_pipeline)
+        compute.start()
+        server.is_ready = True
+        yield
+        server.is_ready = False
+        server.close()
+
+    first_pipeline = load(next(iter(models.values())))  # here, so that the command reports its errors
+    app = FastAPI(
+        title="Glassformer",
+        version=__version__,
+        summary="OpenAI's API for local models, and the tasks of models that Glassformer trained.",
+        lifespan=lifespan,
+        redoc_url=None,
+    )
+    for endpoint in ENDPOINTS:
+        app.include_router(endpoint.router)
+    install_error_handlers(app)
+    # The last one that is added comes first.
+    app.add_middleware(BodyLimit, max_bytes=limits.max_body)
+    app.add_middleware(KeyCheck, keys=ApiKeys(listen.all_keys()), rate=RateLimit(limits.rate))
+    if listen.cors:
+        app.add_middleware(
+            CORSMiddleware, allow_origins=list(listen.cors), allow_methods=["GET", "POST"], allow_headers=["*"]
+        )
+    app.add_middleware(AccessLog, metrics=metrics, log_prompts=listen.log_prompts)
+    return app

@@ -1,0 +1,210 @@
+"""The models of a server: their names, loading on demand, and the memory that they may take."""
+
+import asyncio
+import contextlib
+import logging
+import re
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from glassformer.base.checks import shown
+from glassformer.base.names import suggestion
+from glassformer.decoding.engine import Engine
+from glassformer.pipelines.embedder import Embedder
+from glassformer.pipelines.encoder_pipeline import EncoderPipeline
+from glassformer.pipelines.generator import Generator
+from glassformer.pipelines.seq2seq_pipeline import Seq2SeqPipeline
+from glassformer.pipelines.text_to_text import TextToText
+from glassformer.serve.api_errors import ApiError
+from glassformer.serve.compute_thread import ComputeThread, Lane
+from glassformer.serve.server_options import BatchOptions, RequestLimits
+from glassformer.serve.token_bytes import TokenBytes
+from glassformer.text.tokenizer import BEGIN, END
+
+_LOG = logging.getLogger(__name__)
+_NAME = re.compile(r"[\w][\w.:/-]{0,99}")
+GIGABYTE = 10**9
+
+
+def parse_models(words: tuple[str, ...]) -> dict[str, Path]:
+    """Return the path of each model by its name, from words like `MODEL` or `NAME=MODEL`.
+
+    A model without a name gets that of its folder, or of its file without the ending.
+    """
+    found: dict[str, Path] = {}
+    for word in words:
+        name, sign, rest = word.partition("=")
+        path = Path(word if not sign or Path(word).exists() else rest)
+        if path == Path(word):
+            whole = path.resolve()
+            name = whole.stem if whole.is_file() else whole.name
+            name = re.sub(r"[^\w.:/-]", "-", name).lstrip(".:/-") or "model"
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"{word}: the name {name!r} is not allowed: expected letters, digits and . _ : / -")
+        if name in found:
+            raise ValueError(f"{word}: two models are called {name!r}: give one another name, as in other={path}")
+        found[name] = path
+    return found
+
+
+def file_size(path: Path) -> int:
+    """Return the bytes of a model's files, by which --keep-loaded counts."""
+    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    return sum(file.stat().st_size for file in files)
+
+
+@dataclass(eq=False)
+class ServedModel:
+    """A model of the server. `pipeline` and `lane` are None while it is not loaded."""
+
+    name: str
+    path: Path
+    size: int
+    pipeline: Any = None
+    lane: Lane | None = None
+    """Its engine, if it generates text."""
+    token_bytes: TokenBytes | None = None
+    """The bytes of its tokens, if it continues texts."""
+    grammar_tokenizer: Any = None
+    """The tokenizer of its grammars, made when the first of them is asked for (`structured_output.py`)."""
+    n_users: int = 0
+    last_use: float = 0.0
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def is_decoder(self) -> bool:
+        """Whether the model continues texts, so that it answers completions."""
+        return isinstance(self.pipeline, Generator)
+
+    @property
+    def can_embed(self) -> bool:
+        """Whether the model turns texts into vectors."""
+        return isinstance(self.pipeline, Embedder | EncoderPipeline)
+
+    @property
+    def kind(self) -> str:
+        """The task of the model, or the kind of a model of another library, such as "decoder"."""
+        return str(getattr(self.pipeline, "task", None) or self.pipeline.model.kind)
+
+
+class ModelShelf:
+    """The models of a server by name. `lend` gives one to a request, and loads it if necessary.
+
+    Args:
+        load: Returns the pipeline of a path.
+    """
+
+    def __init__(
+        self,
+        models: Mapping[str, Path],
+        load: Callable[[Path], Any],
+        compute: ComputeThread,
+        batch: BatchOptions,
+        limits: RequestLimits,
+    ):
+        self.models = {name: ServedModel(name, path, file_size(path)) for name, path in models.items()}
+        self._load, self._compute, self._batch, self._limits = load, compute, batch, limits
+        self._budget = batch.keep_loaded * GIGABYTE
+        self._changed = asyncio.Condition()
+        self._is_loading = False
+        for model in self.models.values():
+            if self._budget and model.size > self._budget:
+                raise ValueError(
+                    f"{model.path} has {model.size / GIGABYTE:.2f} GB: expected at most --keep-loaded "
+                    f"{batch.keep_loaded:g}; raise it"
+                )
+
+    def find(self, name: str) -> ServedModel:
+        """Return the model with this name, loaded or not. Raises an ApiError with status 404 if there is none."""
+        if name not in self.models:
+            hint = suggestion(name, self.models)
+            raise ApiError(
+                404, f"model={shown(name)}: there is no such model; {hint}", param="model", code="model_not_found"
+            )
+        return self.models[name]
+
+    @contextlib.asynccontextmanager
+    async def lend(self, name: str) -> AsyncIterator[ServedModel]:
+        """Return a context manager in which a model is loaded and stays so. It waits if there is no memory for it."""
+        model = self.find(name)
+        async with self._changed:
+            model.n_users += 1
+        try:
+            await self._make_ready(model)
+            yield model
+        finally:
+            model.n_users -= 1
+            model.last_use = time.monotonic()
+            async with self._changed:
+                self._changed.notify_all()
+
+    async def _make_ready(self, model: ServedModel) -> None:
+        async with self._changed:
+            while model.pipeline is None:
+                if not self._is_loading and self._make_room(model):
+                    break
+                await self._changed.wait()
+            if model.pipeline is not None:
+                return
+            self._is_loading = True
+        try:
+            pipeline = await asyncio.to_thread(self._load, model.path)
+            self.put(model, pipeline)
+        finally:
+            async with self._changed:
+                self._is_loading = False
+                self._changed.notify_all()
+
+    def put(self, model: ServedModel, pipeline: Any) -> None:
+        """Make a loaded pipeline the pipeline of a model, and start its engine if it generates text."""
+        pipeline.truncate = not hasattr(pipeline, "generation")  # an encoder cuts long texts, as `run` does
+        options = _engine_options(pipeline)
+        if options is not None:
+            batch, limits = self._batch, self._limits
+            rows = max(1, min(batch.max_rows, batch.cache_tokens))
+            model.lane = self._compute.add_lane(
+                lambda: Engine(
+                    pipeline.model,
+                    max_rows=rows,
+                    max_tokens=max(batch.cache_tokens, rows),
+                    max_waiting=limits.max_queue,
+                    **options,
+                )
+            )
+        if isinstance(pipeline, Generator):
+            model.token_bytes = TokenBytes(pipeline.tokenizer)
+        model.pipeline = pipeline
+        _LOG.info("loaded %s from %s", model.name, model.path)
+
+    def _make_room(self, wanted: ServedModel) -> bool:
+        """Unload models that are not in use until `wanted` fits. Return whether it fits."""
+        loaded = [model for model in self.models.values() if model.pipeline is not None]
+        if not self._budget:
+            return True
+        for model in sorted(loaded, key=lambda model: model.last_use):
+            if wanted.size + sum(one.size for one in loaded if one.pipeline is not None) <= self._budget:
+                break
+            if not model.n_users:
+                self._unload(model)
+        return wanted.size + sum(one.size for one in loaded if one.pipeline is not None) <= self._budget
+
+    def _unload(self, model: ServedModel) -> None:
+        if model.lane is not None:
+            self._compute.remove_lane(model.lane)
+        model.pipeline = model.lane = model.token_bytes = model.grammar_tokenizer = None
+        _LOG.info("unloaded %s", model.name)
+
+
+def _engine_options(pipeline: Any) -> dict[str, Any] | None:
+    """Return the tokens that begin and end a pipeline's texts, and their tokenizer; None if it generates no text."""
+    if isinstance(pipeline, Generator):
+        return {"end": pipeline.end, "tokenizer": pipeline.tokenizer}
+    if isinstance(pipeline, Seq2SeqPipeline):
+        return {"begin": BEGIN, "end": END, "tokenizer": pipeline.target_tokenizer}
+    if isinstance(pipeline, TextToText):
+        end = pipeline.target_tokenizer.end
+        return {"begin": pipeline.begin, "end": -1 if end is None else end, "tokenizer": pipeline.target_tokenizer}
+    return None

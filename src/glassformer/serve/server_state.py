@@ -1,0 +1,80 @@
+"""What the endpoints of a server share: its models, limits, metrics and threads."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from fastapi import Request
+
+from glassformer.serve.compute_thread import ComputeThread
+from glassformer.serve.served_models import ModelShelf
+from glassformer.serve.server_metrics import ServerMetrics
+from glassformer.serve.server_options import BatchOptions, RequestLimits
+
+T = TypeVar("T")
+TASK_THREADS = 32
+"""The most requests for tasks that prepare their texts or wait for the engine at a time."""
+
+
+class ServerState:
+    """The models, limits, metrics and threads of one server.
+
+    Prompts are tokenized and chat templates rendered in a thread of their own, one after the other: a template is not
+    thread-safe, and neither may take time from the event loop.
+    """
+
+    def __init__(
+        self,
+        shelf: ModelShelf,
+        compute: ComputeThread,
+        metrics: ServerMetrics,
+        limits: RequestLimits,
+        batch: BatchOptions,
+    ):
+        self.shelf, self.compute, self.metrics, self.limits, self.batch = shelf, compute, metrics, limits, batch
+        self.is_ready = False
+        self._prompts = ThreadPoolExecutor(1, thread_name_prefix="prompts")
+        self._tasks = ThreadPoolExecutor(TASK_THREADS, thread_name_prefix="tasks")
+        metrics.watch("waiting_requests", "Requests that wait for a model", self.n_waiting)
+        metrics.watch("running_rows", "Texts that are being written", self._n_rows)
+        metrics.watch("cache_tokens_used", "Tokens whose keys and values running requests hold", self._n_cached)
+
+    async def prepare(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Call a function that prepares a prompt, outside the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._prompts, function, *arguments)
+
+    async def run_task(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Call a function that may wait for the engine, outside the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._tasks, function, *arguments)
+
+    def n_waiting(self) -> int:
+        """Return how many requests and jobs wait."""
+        return sum(len(lane.engine._waiting) for lane in self._lanes()) + self.compute.n_jobs
+
+    def close(self) -> None:
+        """End the threads, after what they have begun."""
+        self.compute.close()
+        self._prompts.shutdown(cancel_futures=True)
+        self._tasks.shutdown(wait=False, cancel_futures=True)
+
+    def _n_rows(self) -> int:
+        return sum(lane.engine.n_rows for lane in self._lanes())
+
+    def _n_cached(self) -> int:
+        return sum(
+            len(row.given) + len(row.written)
+            for lane in self._lanes()
+            for request in list(lane.requests)
+            for row in list(request.rows)
+            if not request.is_done
+        )
+
+    def _lanes(self) -> list[Any]:
+        return [model.lane for model in self.shelf.models.values() if model.lane is not None]
+
+
+def state_of(request: Request) -> ServerState:
+    """Return what the endpoints of the server share."""
+    found: ServerState = request.app.state.server
+    return found

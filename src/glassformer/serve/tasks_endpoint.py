@@ -1,0 +1,155 @@
+"""`/v1/tasks/{model}`: the task that a model was trained for, with its whole result as JSON."""
+
+import asyncio
+import copy
+import secrets
+from dataclasses import replace
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse
+
+from glassformer.decoding import GenerationConfig
+from glassformer.pipelines.classifier import Classifier
+from glassformer.pipelines.pipeline import LineAnswer, LineRequest
+from glassformer.serve.access_log import note_fact
+from glassformer.serve.api_errors import ApiError, bad_value
+from glassformer.serve.embeddings_endpoint import check_queue
+from glassformer.serve.engine_writer import EngineWriter
+from glassformer.serve.event_stream import answer_unless_gone
+from glassformer.serve.generation_fields import GREEDY_BELOW, check_max_tokens
+from glassformer.serve.served_models import ServedModel
+from glassformer.serve.server_state import ServerState, state_of
+from glassformer.serve.task_schemas import PairInput, QuestionInput, TaskRequest
+from glassformer.serve.word_alignment import align_words
+
+router = APIRouter(tags=["Tasks"])
+TEXTS_PER_JOB = 16
+"""The number of texts that an encoder reads between two steps of the engines."""
+WRITING_FIELDS = ("beam", "max_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "repetition_penalty")
+SAMPLING_FIELDS = ("top_k", "top_p", "min_p", "seed")
+
+
+@router.post("/v1/tasks/{name:path}", summary="Translate, classify, tag, summarize, answer, embed or fill in")
+async def run_task(name: str, body: TaskRequest, request: Request) -> JSONResponse:
+    """Do the task of a model with each input, and return one result for each."""
+    server = state_of(request)
+    return JSONResponse(await answer_unless_gone(request, _run(server, name, body, request), server.limits.timeout))
+
+
+async def _run(server: ServerState, name: str, body: TaskRequest, request: Request) -> dict[str, Any]:
+    inputs = body.input if isinstance(body.input, list) else [body.input]
+    if not 1 <= len(inputs) <= server.limits.max_inputs:
+        limit = server.limits.max_inputs
+        raise ApiError(400, f"input has {len(inputs)} texts: expected 1 to {limit}", param="input")
+    async with server.shelf.lend(name) as model:
+        _check_fields(body, model)
+        lines = [_as_line(one) for one in inputs]
+        note_fact(request.scope, model=name, inputs=len(lines))
+        generation = _generation(body, model, server) if model.lane is not None else None
+        line_request = LineRequest(
+            n_best=body.n_best, with_scores=body.scores or body.n_best is not None, generation=generation
+        )
+        check_queue(server)
+        if model.lane is not None:
+            answers = await _write(server, model, lines, line_request)
+        else:
+            answers = await _read(server, model, lines, line_request)
+        results = [{"output": answer.line, **answer.record} for answer in answers]
+        if body.alignment:
+            for line, result in zip(lines, results, strict=True):
+                result["alignment"] = await _align(server, model, line, result["output"])
+        return {"object": "task.result", "model": name, "task": model.kind, "results": results}
+
+
+async def _write(server: ServerState, model: ServedModel, lines: list[str], request: LineRequest) -> list[LineAnswer]:
+    """Answer with a model that generates text, by the engine."""
+    assert model.lane is not None
+    pipeline = copy.copy(model.pipeline)
+    pipeline.writer = writer = EngineWriter(server.compute, model.lane, server.limits.timeout)
+    try:
+        found: list[LineAnswer] = await server.run_task(pipeline.answer_lines, lines, request)
+        return found
+    finally:
+        writer.cancel()
+
+
+async def _read(server: ServerState, model: ServedModel, lines: list[str], request: LineRequest) -> list[LineAnswer]:
+    """Answer with an encoder, in the computing thread."""
+    pipeline, kind = model.pipeline, ("task", model.name, request.n_best)
+    jobs = [
+        server.compute.answer(
+            kind, lines[begin : begin + TEXTS_PER_JOB], lambda texts: pipeline.answer_lines(texts, request)
+        )
+        for begin in range(0, len(lines), TEXTS_PER_JOB)
+    ]
+    try:
+        return [answer for job in jobs for answer in await asyncio.wrap_future(job)]
+    finally:
+        for job in jobs:
+            job.cancel()
+
+
+async def _align(server: ServerState, model: ServedModel, source: str, target: str) -> list[dict[str, Any]]:
+    pipeline = model.pipeline
+    job = server.compute.answer(
+        object(), [(source, target)], lambda pairs: [align_words(pipeline, *pair) for pair in pairs]
+    )
+    (found,) = await asyncio.wrap_future(job)
+    return list(found)
+
+
+def _check_fields(body: TaskRequest, model: ServedModel) -> None:
+    """Raise an ApiError for a setting that has no effect on the model."""
+    given = [field for field in WRITING_FIELDS if getattr(body, field) is not None]
+    if model.lane is None:
+        if given or body.scores:
+            field = (given or ["scores"])[0]
+            raise ApiError(400, f"{field} has no effect: {model.name} ({model.kind}) writes no text", param=field)
+        if body.n_best is not None and not isinstance(model.pipeline, Classifier):
+            raise ApiError(400, f"n_best has no effect: {model.name} ({model.kind}) gives one answer", param="n_best")
+    if body.alignment and not hasattr(model.pipeline, "source_tokenizer"):
+        raise ApiError(400, f"alignment has no effect: {model.name} ({model.kind}) is no translator", param="alignment")
+
+
+def _generation(body: TaskRequest, model: ServedModel, server: ServerState) -> GenerationConfig:
+    """Return the settings of the model, changed by the request as the options of `glassformer run` change them."""
+    base: GenerationConfig = model.pipeline.generation
+    changes: dict[str, Any] = {"num_return_sequences": body.n_best or 1}
+    longest = check_max_tokens("max_tokens", body.max_tokens, base.max_new_tokens, server.limits)
+    changes |= {"max_new_tokens": longest, "min_new_tokens": min(base.min_new_tokens, longest)}
+    if body.repetition_penalty is not None:
+        changes["repetition_penalty"] = body.repetition_penalty
+    samples = base.do_sample if body.temperature is None else body.temperature >= GREEDY_BELOW
+    if samples:
+        if body.beam is not None and body.beam > 1:
+            raise bad_value("beam", body.beam, "1 with a temperature above 0: a beam search draws nothing")
+        changes |= {"do_sample": True, "temperature": body.temperature or base.temperature, "num_beams": 1}
+        changes |= {field: getattr(body, field) for field in SAMPLING_FIELDS if getattr(body, field) is not None}
+        changes.setdefault("seed", secrets.randbits(63))
+    else:
+        wrong = next((field for field in SAMPLING_FIELDS if getattr(body, field) is not None), None)
+        if wrong is not None:
+            raise bad_value(wrong, getattr(body, wrong), "a temperature above 0 with it: without one nothing is drawn")
+        beams = body.beam or max(base.num_beams, body.n_best or 1)
+        if beams < (body.n_best or 1):
+            raise bad_value("n_best", body.n_best, f"at most beam={beams}, or a temperature above 0")
+        changes |= {"do_sample": False, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "typical_p": 1.0}
+        changes |= {"num_beams": beams}
+    if changes["num_beams"] > 1:
+        changes |= {"eos_token_id": (), "stop_strings": ()}
+    if changes["num_beams"] != base.num_beams:
+        changes |= {"num_beam_groups": 1, "diversity_penalty": 0.0}
+    rows = max(changes["num_beams"], changes["num_return_sequences"])
+    if rows > server.batch.max_rows:
+        field = "beam" if changes["num_beams"] == rows else "n_best"
+        raise bad_value(field, rows, f"at most {server.batch.max_rows} (--max-rows of the server)")
+    return replace(base, **changes)
+
+
+def _as_line(one: "str | PairInput | QuestionInput") -> str:
+    """Return an input as a line of `glassformer run`, where a tab separates two texts."""
+    if isinstance(one, str):
+        return one
+    first, second = (one.first, one.second) if isinstance(one, PairInput) else (one.question, one.context)
+    return first.replace("\t", " ") + "\t" + second

@@ -1,0 +1,126 @@
+"""`glassformer tokenizer`: each action on small files."""
+
+import io
+import json
+import sys
+
+import pytest
+
+from glassformer.cli import main
+from glassformer.cli.tokenizer_tools import load_tokenizer
+from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
+from glassformer.text.tokenizer import Tokenizer
+from text.tokenizer_folders import WORDS, byte_level, write
+
+
+@pytest.fixture
+def call(monkeypatch, capsys):
+    def called(*arguments, stdin=""):
+        monkeypatch.setattr(sys, "argv", ["glassformer", "tokenizer", *map(str, arguments)])
+        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+        code = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return called
+
+
+@pytest.fixture
+def files(tmp_path):
+    write(tmp_path, en__txt=["hello world", "", "hello café zzz"], de__txt=["Größe zählt"])
+    bert = {"tokenizer_class": "BertTokenizer"}
+    write(tmp_path / "bert", vocab__txt=WORDS, tokenizer_config__json=bert, config__json={"model_type": "bert"})
+    byte_level().save(str(tmp_path / "bytes.json"))
+    return tmp_path
+
+
+def test_a_trained_tokenizer_encodes_and_decodes(call, files):
+    out = files / "my.json"
+    code, printed, _ = call(
+        "train", files / "en.txt", files / "de.txt", "--out", out, "--vocab-size", 300, "--special", "<x>"
+    )
+    assert (code, printed) == (0, f"wrote {out}: BPE, {load_tokenizer(out).vocab_size} tokens\n")
+    assert load_tokenizer(out).special_id("<x>") == 4
+    _, ids, _ = call("encode", out, stdin="hello café\n\n<x>\n")
+    assert ids.splitlines()[1] == ""
+    _, text, _ = call("decode", out, stdin=ids)
+    assert text == "hello café\n\n<x>\n"
+    _, listed, _ = call("encode", out, "--json", stdin="hello café\n")
+    assert json.loads(listed) == [int(word) for word in ids.splitlines()[0].split()]
+    assert call("decode", out, stdin=listed)[1] == "hello café\n"
+    _, tokens, _ = call("encode", out, "--tokens", stdin="hello café\n")
+    assert "".join(json.loads(tokens)) == " hello café"
+    code, _, error = call("train", files / "en.txt", "--out", out)
+    assert code == 2
+    assert "exists: expected a new file" in error
+
+
+def test_inspect_reports_each_file(call, files):
+    _, printed, _ = call("inspect", files / "bert", "--data", files / "en.txt", files / "de.txt", "--longest", 2)
+    lines = printed.splitlines()
+    assert lines[0] == f"{files / 'bert'}: WordPiece, {len(WORDS)} tokens"
+    assert lines[1] == "  special tokens  [PAD] [UNK] [CLS] [SEP] [MASK]"
+    assert lines[2] == '  longest tokens  "hello" "world"'
+    assert "tokens/word" in lines[3]
+    assert len(lines) == 8  # two files, and one text of each that does not come back
+    found = json.loads(call("inspect", files / "bert", "--data", files / "en.txt", "--json")[1])
+    about = found["files"][str(files / "en.txt")]
+    assert (about["n_texts"], about["n_words"], about["n_unknown"]) == (2, 5, 1)
+
+
+def test_compare_has_a_row_for_each_tokenizer_and_file(call, files):
+    paths, data = (files / "bert", files / "bytes.json"), ("--data", files / "en.txt", files / "de.txt")
+    _, printed, _ = call("compare", *paths, *data)
+    lines = printed.splitlines()
+    assert len(lines) == 5
+    assert lines[3].endswith(" 0.00%     100.00%")
+    rows = [json.loads(line) for line in call("compare", *paths, *data, "--json")[1].splitlines()]
+    assert [row["path"] for row in rows] == [str(paths[0])] * 2 + [str(paths[1])] * 2
+    assert rows[2]["round_trip_rate"] == 1.0
+    code, _, error = call("compare", paths[0], *data)
+    assert code == 2
+    assert "two tokenizers or more" in error
+
+
+def test_the_kind_of_tokenizer_is_recognized(files):
+    assert isinstance(load_tokenizer(files / "bert"), PretrainedTokenizer)
+    assert isinstance(load_tokenizer(files / "bytes.json"), PretrainedTokenizer)
+    (files / "ours.json").write_text(Tokenizer.train(["a b"], 262).to_json(), encoding="utf-8")
+    assert isinstance(load_tokenizer(files / "ours.json"), Tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "tokenizer needs an action: expected one of train, encode"),
+        (["trian"], "did you mean 'train'?"),
+        (["encode", "nothing.json"], "no such file or folder"),
+        (["inspect", "nothing", "--longest", "-1"], "expected 0 or more"),
+    ],
+)
+def test_mistakes_are_explained(call, arguments, message):
+    code, _, error = call(*arguments)
+    assert code in (1, 2)
+    assert message in error
+
+
+def test_lines_that_are_no_ids_are_refused(call, files):
+    code, _, error = call("decode", files / "bytes.json", stdin="1 2\nfive\n")
+    assert code == 1
+    assert "line 2: 'five': expected token ids" in error
+
+
+def test_text_that_is_not_utf8_is_refused(call, files):
+    (files / "bad.txt").write_bytes(b"ok\n\xff\n")
+    code, _, error = call("inspect", files / "bytes.json", "--data", files / "bad.txt")
+    assert code == 1
+    assert "bad.txt:2" in error
+
+
+def test_help_lists_the_actions(call):
+    assert "compare" in call("--help")[1]
+    assert "--longest" in call("inspect", "--help")[1]

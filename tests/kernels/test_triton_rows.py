@@ -1,0 +1,66 @@
+"""The row kernels equal plain torch. Without a GPU they run in Triton's interpreter, where triton is installed."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+COMPARE = """
+import torch
+import torch.nn.functional as F
+from glassformer.kernels.triton_kernels import TritonKernels
+
+kernels = TritonKernels()
+device = "cuda" if torch.cuda.is_available() else "cpu"
+torch.manual_seed(0)
+
+
+def close(found, right, tolerance=1e-5):
+    assert found.shape == right.shape and found.dtype == right.dtype
+    assert (found.float() - right.float()).abs().max() < tolerance * right.float().abs().max()
+
+
+with torch.inference_mode():
+    for shape in ((3, 1, 20), (2, 3, 64), (1, 4, 2, 33)):
+        x = torch.randn(shape, device=device) + 0.5
+        weight, bias = torch.randn(2, shape[-1], device=device)
+        assert kernels.has_row_kernels(x, weight, bias) and not kernels.has_row_kernels(x, weight.double())
+        close(kernels.layer_norm(x, weight, bias, 1e-5), F.layer_norm(x, shape[-1:], weight, bias, 1e-5))
+        close(kernels.layer_norm(x.transpose(0, 1), None, None, 1e-5), F.layer_norm(x.transpose(0, 1), shape[-1:]))
+        close(kernels.rms_norm(x, weight, 1e-6), F.rms_norm(x, shape[-1:], weight, 1e-6))
+        gate, up = torch.randn(*shape[:-1], 2 * shape[-1], device=device).chunk(2, -1)
+        close(kernels.silu_gate(gate, up), F.silu(gate) * up)
+    for batch, heads, length, width in ((2, 3, 4, 16), (1, 1, 1, 12), (3, 5, 1, 32)):
+        x = torch.randn(batch, length, heads, width, device=device).transpose(1, 2)
+        for rows in {1, batch}:
+            angle = torch.randn(rows, 1, length, width // 2, device=device, dtype=torch.float64)
+            cos, sin = angle.cos(), angle.sin()
+            one, two = x.double().chunk(2, -1)
+            right = torch.cat((one * cos - two * sin, two * cos + one * sin), -1).float()
+            close(kernels.rotate(x, cos, sin), right)
+            if device == "cuda":
+                close(kernels.rotate(x.bfloat16(), cos, sin), right.bfloat16(), 0.02)
+    for n_keys, place in ((1, 0), (9, 4), (5000, 4500)):
+        real = torch.rand(3, n_keys, device=device) > 0.4
+        real[:, place:] = False
+        count, expected = real.sum(1, keepdim=True), real.clone()
+        expected[:, place] = True
+        assert kernels.can_number_step(real, torch.float32)
+        found = kernels.number_step(real, torch.tensor([place], device=device), torch.float32, 2000)
+        assert torch.equal(real, expected)
+        assert torch.equal(found.positions, count.clamp_max(1999))
+        assert torch.equal(found.added[:, 0, 0], torch.where(expected, 0.0, -torch.inf))
+        assert found.key_end.tolist() == [place + 1]
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")
+def test_the_kernels_equal_plain_torch():
+    environment = os.environ | ({} if torch.cuda.is_available() else {"TRITON_INTERPRET": "1"})
+    done = subprocess.run([sys.executable, "-c", COMPARE], check=False, env=environment, capture_output=True, text=True)
+    if "InterpreterError: TypeError('only 0-dimensional arrays" in done.stderr:
+        pytest.skip("the interpreter of this Triton does not work with this NumPy")
+    assert done.returncode == 0, done.stderr

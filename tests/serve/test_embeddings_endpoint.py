@@ -1,0 +1,47 @@
+import base64
+
+import numpy as np
+import pytest
+
+from glassformer.pipelines.load import load
+
+PATH = "/v1/embeddings"
+
+
+def test_vectors_are_those_of_the_model(server, model_paths):
+    texts = ["the cat", "it is red. " * 20, "a"] * 8
+    status, _, body = server.ask(PATH, {"model": "embedder", "input": texts})
+    assert status == 200
+    found = np.array([entry["embedding"] for entry in body["data"]])
+    np.testing.assert_allclose(found, load(model_paths["embedder"]).embed(texts).numpy(), atol=1e-5)
+    assert [entry["index"] for entry in body["data"]] == list(range(len(texts)))
+    assert body["usage"]["prompt_tokens"] == body["usage"]["total_tokens"] > len(texts)
+
+
+def test_vectors_can_be_sent_as_base64(server):
+    plain = server.ask(PATH, {"model": "embedder", "input": "the cat"})[2]["data"][0]["embedding"]
+    encoded = server.ask(PATH, {"model": "embedder", "input": "the cat", "encoding_format": "base64"})[2]
+    np.testing.assert_array_equal(
+        np.frombuffer(base64.b64decode(encoded["data"][0]["embedding"]), "<f4"), np.array(plain, "<f4")
+    )
+
+
+def test_trained_encoders_make_vectors_too(server):
+    assert server.ask(PATH, {"model": "classifier", "input": "the cat"})[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"model": "chat"}, "model"),
+        ({"dimensions": 7}, "dimensions"),
+        ({"input": ["a"] * 300}, "input"),
+        ({"input": []}, "input"),
+        ({"input": [1, 2]}, "input"),
+        ({"encoding_format": "hex"}, "encoding_format"),
+    ],
+)
+def test_a_wrong_request_names_the_field(server, changes, field):
+    status, _, body = server.ask(PATH, {"model": "embedder", "input": "a", **changes})
+    assert status == 400
+    assert body["error"]["param"].split(".")[0] == field

@@ -1,0 +1,94 @@
+"""The page at `/`, in a real browser where there is one."""
+
+import re
+import shutil
+
+import pytest
+
+from glassformer.serve.live_page import PAGE, SECURITY
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+def test_the_page_is_one_file_without_external_requests(server):
+    status, headers, text = server.ask("/")
+    assert status == 200
+    assert text == PAGE
+    assert headers["Content-Security-Policy"] == SECURITY["Content-Security-Policy"]
+    assert not re.search(r"https?://|src=|@import|url\(|innerHTML|insertAdjacentHTML|eval\(", PAGE)
+    assert 'name="viewport"' in PAGE
+
+
+def test_the_page_asks_for_addresses_that_exist(server):
+    paths = server.ask("/openapi.json")[2]["paths"]
+    asked = {*re.findall(r'fetch\("(v1/[a-z/]+)"', PAGE)}
+    assert asked == {"v1/models", "v1/chat/completions", "v1/completions", "v1/tasks/"}
+    for path in asked - {"v1/tasks/"}:
+        assert f"/{path}" in paths
+
+
+@pytest.fixture(scope="module")
+def page(server):
+    if CHROMIUM is None:
+        pytest.skip("needs Chromium")
+    sync_api = pytest.importorskip("playwright.sync_api")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        found = browser.new_page(viewport={"width": 390, "height": 800})  # a phone
+        found.problems = []
+        found.on("pageerror", lambda error: found.problems.append(str(error)))
+        found.on("console", lambda line: found.problems.append(line.text) if line.type == "error" else None)
+        found.goto(server.url)
+        found.wait_for_selector("#model option", state="attached")
+        yield found
+        browser.close()
+
+
+def send(page, text):
+    page.fill("#text", text)
+    page.press("#text", "Enter")
+    page.wait_for_selector("#send", state="visible")
+
+
+def test_a_conversation_has_several_turns_and_shows_probabilities(page):
+    page.select_option("#model", "chat")
+    page.evaluate("document.querySelector('details').open = true")
+    page.fill("#max_tokens", "5")
+    page.fill("#temperature", "0")
+    send(page, "hi <b>there</b>")
+    send(page, "and again")
+    page.wait_for_selector(".message >> nth=3")
+    assert page.inner_text(".message.user >> nth=0") == "hi <b>there</b>"
+    assert page.evaluate("messages.map((one) => one.role).join()") == "user,assistant,user,assistant"
+    assert page.evaluate("document.querySelectorAll('.message.assistant')[0].querySelectorAll('.token').length") == 5
+    assert re.search(r"\d %", page.get_attribute(".token >> nth=0", "title"))
+    wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    assert wide <= 0, "a phone needs no sideways scrolling"
+    assert page.problems == []
+
+
+def test_an_answer_can_be_stopped(page, server):
+    page.select_option("#model", "chat")
+    page.click("#reset")
+    page.fill("#max_tokens", "480")
+    page.fill("#text", "hi")
+    page.press("#text", "Enter")
+    page.click("#stop")
+    page.wait_for_selector("#send", state="visible")
+    server.wait_until_idle()
+    page.fill("#max_tokens", "5")
+
+
+def test_a_task_has_its_form(page):
+    page.select_option("#model", "classifier")
+    send(page, "the cat")
+    page.wait_for_selector(".message table")
+    assert page.inner_text(".message.assistant").startswith(("animal", "place", "tool"))
+    assert page.problems == []
+
+
+def test_an_error_is_shown_in_a_sentence(page):
+    page.select_option("#model", "extractor")
+    send(page, "no tab")
+    page.wait_for_selector(".message.error")
+    assert "expected a question, a tab and a text" in page.inner_text(".message.error")

@@ -1,0 +1,159 @@
+import asyncio
+import re
+
+import pytest
+
+from glassformer.pipelines.generator import Generator
+from glassformer.pipelines.translator import Translator
+from glassformer.serve.api_errors import ApiError
+from glassformer.serve.compute_thread import ComputeThread
+from glassformer.serve.served_models import ModelShelf, file_size, parse_models
+from glassformer.serve.server_metrics import ServerMetrics
+from glassformer.serve.server_options import BatchOptions, RequestLimits
+from pipelines.tiny_pipelines import make
+
+
+def test_a_model_is_named_by_its_folder_or_by_the_user(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny.gguf").touch()
+    (tmp_path / "my model").mkdir()
+    found = parse_models(("tiny.gguf", "my model", "org/big=tiny.gguf"))
+    assert {name: str(path) for name, path in found.items()} == {
+        "tiny": "tiny.gguf",
+        "my-model": "my model",
+        "org/big": "tiny.gguf",
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [(("a=x", "a=y"), "two models are called 'a'"), (("../etc=x",), "is not allowed"), (("=x",), "is not allowed")],
+)
+def test_wrong_names_are_refused(words, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        parse_models(words)
+
+
+def test_the_size_of_a_model_is_that_of_its_files(tmp_path):
+    (tmp_path / "a").write_bytes(b"123")
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "c").write_bytes(b"4567")
+    assert file_size(tmp_path) == 7
+    assert file_size(tmp_path / "a") == 3
+
+
+@pytest.fixture
+def paths(tmp_path):
+    for name in "abc":
+        (tmp_path / name).write_bytes(b"x" * 1000)
+    return {name: tmp_path / name for name in "abc"}
+
+
+def shelf_of(paths, loads, **batch):
+    def load(path):
+        loads.append(path.name)
+        return make(Translator if path.name == "c" else Generator)
+
+    return ModelShelf(paths, load, ComputeThread(ServerMetrics()), BatchOptions(**batch), RequestLimits())
+
+
+def test_models_are_loaded_when_they_are_asked_for_and_stay(paths):
+    loads = []
+
+    async def use():
+        shelf = shelf_of(paths, loads)
+        for name in "aba":
+            async with shelf.lend(name) as model:
+                assert model.is_decoder
+        async with shelf.lend("c") as model:
+            assert not model.is_decoder
+            assert model.lane is not None
+            assert model.kind == "translation"
+
+    asyncio.run(use())
+    assert loads == ["a", "b", "c"]
+
+
+def test_models_that_are_not_in_use_make_room(paths):
+    loads = []
+
+    async def use():
+        shelf = shelf_of(paths, loads, keep_loaded=2.5e-6)  # two of them
+        for name in "abcb":
+            async with shelf.lend(name):
+                pass
+        return [name for name, model in shelf.models.items() if model.pipeline is not None], len(shelf._compute._lanes)
+
+    loaded, n_lanes = asyncio.run(use())
+    assert loads == ["a", "b", "c"]
+    assert loaded == ["b", "c"]
+    assert n_lanes == 2
+
+
+def test_a_request_waits_until_there_is_room(paths):
+    loads, order = [], []
+
+    async def use():
+        shelf = shelf_of(paths, loads, keep_loaded=1.5e-6)
+
+        async def other():
+            async with shelf.lend("b"):
+                order.append("b")
+
+        async with shelf.lend("a"):
+            task = asyncio.create_task(other())
+            await asyncio.sleep(0.05)
+            order.append("a")
+            assert loads == ["a"]
+        await asyncio.wait_for(task, 10)
+
+    asyncio.run(use())
+    assert order == ["a", "b"]
+
+
+def test_two_requests_load_a_model_once(paths):
+    loads = []
+
+    async def use():
+        shelf = shelf_of(paths, loads)
+
+        async def lend():
+            async with shelf.lend("a") as model:
+                return model
+
+        first, second = await asyncio.gather(lend(), lend())
+        assert first is second
+
+    asyncio.run(use())
+    assert loads == ["a"]
+
+
+def test_a_model_that_fails_to_load_fails_its_request_and_can_be_tried_again(paths):
+    outcomes = [ValueError("broken file"), make(Generator)]
+
+    def load(path):
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, ValueError):
+            raise outcome
+        return outcome
+
+    async def use():
+        shelf = ModelShelf(paths, load, ComputeThread(ServerMetrics()), BatchOptions(), RequestLimits())
+        with pytest.raises(ValueError, match="broken file"):
+            async with shelf.lend("a"):
+                pass
+        async with shelf.lend("a") as model:
+            assert model.is_decoder
+
+    asyncio.run(use())
+
+
+def test_unknown_and_oversized_models_are_refused(paths):
+    async def use():
+        with pytest.raises(ApiError, match="there is no such model") as caught:
+            shelf_of(paths, []).find("d")
+        assert caught.value.status == 404
+        with pytest.raises(ValueError, match="expected at most --keep-loaded"):
+            shelf_of(paths, [], keep_loaded=1e-9)
+
+    asyncio.run(use())

@@ -1,0 +1,91 @@
+import pytest
+
+from glassformer.pipelines.load import load
+from glassformer.pipelines.pipeline import LineRequest
+
+INPUTS = {
+    "translator": ["the cat", "it is red", ""],
+    "classifier": ["the cat", "it is red", ""],
+    "tagger": ["the old cat sees", "the saw"],
+    "extractor": ["what color is it?\tit is red", "what?\tthe old cat"],
+    "writer": ["the cat", "it is"],
+    "embedder": ["the cat"],
+}
+
+
+def run(server, name, **body):
+    status, _, found = server.ask(f"/v1/tasks/{name}", body)
+    assert status == 200, found
+    return found
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_a_task_answers_as_run_does(server, model_paths, name):
+    found = run(server, name, input=INPUTS[name])
+    expected = load(model_paths[name]).answer_lines(INPUTS[name], LineRequest())
+    if name == "embedder":
+        assert len(found["results"][0]["vector"]) == 16
+        return
+    assert [one["output"] for one in found["results"]] == [answer.line for answer in expected]
+    for one, answer in zip(found["results"], expected, strict=True):
+        assert {**one, **answer.record, "score": None} == {**one, "score": None}
+
+
+def test_questions_and_pairs_have_fields(server):
+    asked = {"question": "what color\tis it?", "context": "it is red"}
+    (one,) = run(server, "extractor", input=asked)["results"]
+    assert asked["context"][one["start"] : one["end"]] == one["answer"]
+    assert run(server, "classifier", input={"first": "the cat", "second": "it is"})["results"]
+
+
+def test_several_texts_come_with_their_scores(server):
+    (one,) = run(server, "translator", input="the cat", n_best=3, beam=4)["results"]
+    scores = [entry["score"] for entry in one["n_best"]]
+    assert len(scores) == 3
+    assert scores == sorted(scores, reverse=True)
+    drawn = [run(server, "translator", input="the cat", temperature=1, seed=5)["results"] for _ in range(2)]
+    assert drawn[0] == drawn[1]
+
+
+def test_a_translation_is_aligned_with_its_source(server):
+    (one,) = run(server, "translator", input="it is red", alignment=True)["results"]
+    assert all(entry["source"] in ("it", "is", "red") for entry in one["alignment"])
+
+
+def test_labels_have_probabilities_and_entities_have_places(server):
+    (one,) = run(server, "classifier", input="the cat", n_best=2)["results"]
+    assert len(one["labels"]) == 2
+    assert one["labels"][0]["probability"] >= one["labels"][1]["probability"]
+    text = "the old cat"
+    for entity in run(server, "tagger", input=text)["results"][0]["entities"]:
+        assert text[entity["start"] : entity["end"]] == entity["text"]
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "field"),
+    [
+        ("classifier", {"beam": 3}, "beam"),
+        ("classifier", {"scores": True}, "scores"),
+        ("tagger", {"n_best": 3}, "n_best"),
+        ("writer", {"alignment": True}, "alignment"),
+        ("translator", {"beam": 3, "temperature": 1}, "beam"),
+        ("translator", {"seed": 3}, "seed"),
+        ("translator", {"beam": 2, "n_best": 3}, "n_best"),
+        ("translator", {"beam": 40}, "beam"),
+        ("translator", {"max_tokens": 10**7}, "max_tokens"),
+        ("translator", {"input": []}, "input"),
+        ("translator", {"input": ["a"] * 1000}, "input"),
+        ("translator", {"input": "cat " * 500}, None),
+        ("extractor", {"input": "no tab"}, None),
+        ("extractor", {"input": ["no tab"] * 3}, None),
+    ],
+)
+def test_what_has_no_effect_or_is_wrong_is_refused(server, name, body, field):
+    status, _, found = server.ask(f"/v1/tasks/{name}", {"input": "what?\tthe cat", **body})
+    assert status == 400, found
+    assert found["error"]["param"] == field
+    assert "expected" in found["error"]["message"] or "has no effect" in found["error"]["message"]
+
+
+def test_an_unknown_model_is_not_found(server):
+    assert server.ask("/v1/tasks/nobody", {"input": "a"})[0] == 404
