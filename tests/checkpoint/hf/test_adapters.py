@@ -1,31 +1,18 @@
 """LoRA adapters in PEFT's format give the outputs of the base model with the same update of its weights."""
 
 import copy
-import json
 import math
 
 import pytest
 import torch
-from safetensors.torch import save_file
 
+from checkpoint.adapter_folders import RANK, write_adapter
 from checkpoint.hf_comparison import make, open_theirs, same_numbers
 from checkpoint.hf_models import small_bert
 from glassformer.checkpoint import CorruptFolderError, load_model
 from glassformer.checkpoint.hf.folder import is_hf_folder
 from glassformer.checkpoint.hf.values import UnsupportedModelError
 from glassformer.pipelines.conversion import convert
-
-RANK = 3
-
-
-def write_adapter(folder, base, tensors, **settings):
-    """Write an adapter folder as PEFT does."""
-    folder.mkdir()
-    values = {"peft_type": "LORA", "r": RANK, "lora_alpha": 6, "base_model_name_or_path": str(base), **settings}
-    (folder / "adapter_config.json").write_text(json.dumps(values), encoding="utf-8")
-    save_file(
-        {f"base_model.model.{name}": tensor for name, tensor in tensors.items()}, folder / "adapter_model.safetensors"
-    )
 
 
 def lora(theirs, modules, *, scale, transposed=False):
