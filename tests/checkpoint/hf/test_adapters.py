@@ -95,6 +95,8 @@ def test_an_adapter_brings_its_own_classification_head(base_head, tmp_path):
         ({"peft_type": "IA3"}, "peft_type='IA3'"),
         ({"init_lora_weights": "pissa"}, "init_lora_weights='pissa', which also changes the base model"),
         ({"lora_bias": True}, "lora_bias=True"),
+        ({"peft_type": ["LORA"]}, r"peft_type=\['LORA'\]"),
+        ({"alpha_pattern": [1]}, "expected a table"),
         ({"alpha_pattern": {"(a+)+b": 3}}, r"alpha_pattern '\(a\+\)\+b'"),
     ],
 )
@@ -119,6 +121,9 @@ def test_tensors_that_do_not_fit_the_base_model_are_refused(tmp_path):
             ({"model.nowhere.lora_A.weight": torch.ones(RANK, 2)}, "which the base model does not have"),
             ({"model.layers.0.lora_X": torch.ones(2)}, "lora_X, which is not supported"),
             (wide, "expected"),
+            ({f"{LLAMA_MODULES[0]}.lora_A.weight": torch.tensor(1.0)}, "expected a matrix"),
+            ({f"{LLAMA_MODULES[0]}.lora_A.weight": torch.ones(0, 5)}, "expected a matrix"),
+            ({**both, f"{LLAMA_MODULES[0]}.lora_magnitude_vector": torch.ones(2)}, "2 magnitudes"),
         ]
     ):
         write_adapter(tmp_path / str(number), tmp_path / "base", tensors)
