@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from checkpoint import hf_models
+from checkpoint.adapter_folders import write_adapter
 from glassformer.checkpoint import load_model, save_model
 from glassformer.checkpoint.hf.folder import save_hf_folder
 from glassformer.models import build_model, preset
@@ -154,4 +155,28 @@ def test_encoders_without_a_language_model_head_are_compared_by_their_outputs(tm
     found = verify(tmp_path / "hf", model, tmp_path / "out", "hf")
     assert found.divergence is None
     assert found.largest_difference < 1e-6
+    found.check(tmp_path / "out")
+
+
+@pytest.mark.parametrize(("prefix", "head"), [("Electra", "ForPreTraining"), ("Bert", "ForPreTraining")])
+def test_a_model_with_an_extra_head_is_verified_without_it(prefix, head, tmp_path):
+    hf_models.small_bert(prefix, head).save_pretrained(tmp_path / "hf")
+    model = convert(tmp_path / "hf", tmp_path / "out", "hf")
+    found = verify(tmp_path / "hf", model, tmp_path / "out", "hf")
+    assert (found.reference, found.tool) == ("HF Transformers", "HF Transformers")
+    found.check(tmp_path / "out")
+
+
+def test_a_merged_adapter_is_verified_against_our_model(tmp_path):
+    hf_folder("llama", tmp_path / "base")
+    weight = load_model(tmp_path / "base").decoder.layers[0].self_attn.q_proj.weight
+    name = "model.layers.0.self_attn.q_proj"
+    tensors = {
+        f"{name}.lora_A.weight": torch.randn(2, weight.shape[1]),
+        f"{name}.lora_B.weight": torch.randn(weight.shape[0], 2),
+    }
+    write_adapter(tmp_path / "adapter", tmp_path / "base", tensors)
+    model = convert(tmp_path / "adapter", tmp_path / "out", "hf")
+    found = verify(tmp_path / "adapter", model, tmp_path / "out", "hf")
+    assert found.reference == "Glassformer"
     found.check(tmp_path / "out")

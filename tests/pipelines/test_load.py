@@ -7,7 +7,11 @@ import pytest
 import torch
 
 from checkpoint import hf_models, small_gguf
+from checkpoint.adapter_folders import RANK, write_adapter
+from checkpoint.cached_repositories import put_in_cache
+from glassformer.checkpoint import load_model
 from glassformer.checkpoint.safe_files import CorruptFolderError
+from glassformer.cli.info import describe
 from glassformer.decoding import GenerationConfig
 from glassformer.nn.groupwise_linear import GroupwiseLinear
 from glassformer.pipelines.classifier import Classifier
@@ -172,3 +176,39 @@ def test_a_quantized_model_is_not_saved(tmp_path):
     with pytest.raises(ValueError, match="it is packed or quantized for inference, and cannot be saved"):
         loaded.save(tmp_path / "two", "A card.")
     assert not (tmp_path / "two").exists()
+
+
+def small_generator(folder):
+    """Write a random Llama of HF with a tokenizer."""
+    draw, class_name = hf_models.DECODERS["llama"]
+    hf_models.make(draw(random.Random(1)), class_name, 1).save_pretrained(folder)
+    save_tokenizer(folder)
+
+
+def test_an_adapter_uses_the_tokenizer_of_its_base_model(tmp_path):
+    small_generator(tmp_path / "base")
+    plain, base = load(tmp_path / "base"), load_model(tmp_path / "base")
+    weight = base.decoder.layers[0].self_attn.q_proj.weight
+    name = "model.layers.0.self_attn.q_proj"
+    torch.manual_seed(0)
+    down, up = torch.randn(RANK, weight.shape[1]), torch.randn(weight.shape[0], RANK)
+    write_adapter(tmp_path / "adapter", tmp_path / "base", {f"{name}.lora_A.weight": down, f"{name}.lora_B.weight": up})
+    adapted = load(tmp_path / "adapter")
+    assert adapted.tokenizer.encode("the cat") == plain.tokenizer.encode("the cat")
+    with torch.no_grad():
+        weight += 2.0 * (up @ down)
+    tokens = torch.tensor([adapted.tokenizer.encode("the cat sat on the mat")])
+    with torch.no_grad():
+        torch.testing.assert_close(adapted.model(tokens), base(tokens), atol=1e-5, rtol=0)
+    about = describe(tmp_path / "adapter")
+    assert (about["adapter_of"], about["tokenizers"]["text"]["kind"]) == (str(tmp_path / "base"), "WordLevel")
+
+
+def test_a_model_is_loaded_from_the_download_cache_by_its_name(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.chdir(tmp_path)
+    small_generator(tmp_path / "files")
+    put_in_cache(tmp_path / "files", tmp_path / "hub", "org/name")
+    assert load("org/name").run("the cat") == load(tmp_path / "files").run("the cat")
+    with pytest.raises(FileNotFoundError, match="hf download org/other"):
+        load("org/other")

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from glassformer.cli.flag_parser import UsageError
+from glassformer.cli.process import computing_for_long
 from glassformer.cli.run_options import ComputeOptions
 from glassformer.progress import Step, reporting
 
@@ -63,12 +64,15 @@ def evaluate_pretrained(
         )
     results: dict[str, Scores] = {}
     scored_on: list[str] = []
+    with computing_for_long():
+        if texts:
+            results["text"] = score_texts_by_perplexity(pipeline, texts, context=context, stride=stride)
+        if choices:
+            results["choices"] = score_multiple_choice(pipeline, questions)
     if texts:
-        results["text"] = score_texts_by_perplexity(pipeline, texts, context=context, stride=stride)
         n_bytes = sum(len(text.encode("utf-8", "replace")) for text in texts)
         scored_on.append(f"{n_bytes:,} bytes in {windows_in_words(*window_of(pipeline, context, stride))}")
     if choices:
-        results["choices"] = score_multiple_choice(pipeline, questions)
         scored_on.append(f"{len(questions):,} questions")
     _print(results, ", ".join(scored_on), as_json=json)
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from glassformer.checkpoint import load_model
+from glassformer.checkpoint.download_cache import find_model
 from glassformer.checkpoint.external_formats import is_external, read_external
 from glassformer.checkpoint.gguf_export import Numbers
 from glassformer.checkpoint.hf import family_by_type
@@ -118,11 +119,12 @@ def verify(
     `out` if that is a GGUF file; the tolerance depends on it. A difference that is too large raises no error here: call
     `check` on the result for that.
     """
+    source = find_model(source)
     reference, answer = _open_source(source, model, allow_pickle)
     padding = _padding(source, out)
     if to in ("onnx", "ct2"):
         return _through_ours(model, out, to, reference, answer, padding)
-    tool, result = _open_result(out, to)
+    tool, result = _open_result(out, to, model)
     if LLAMA_CPP in (reference, tool):
         is_quantized = source.is_file() or numbers == "q8_0"
         tolerance = ROUNDED["q8_0" if is_quantized else numbers]
@@ -188,23 +190,29 @@ def _open_source(source: Path, model: AnyModel, allow_pickle: bool) -> tuple[str
 
     The library is that of the model's format if it is installed, otherwise Glassformer.
     """
-    if source.is_dir() and is_external(source) and is_installed("transformers"):
-        family = family_by_type(read_external(source, allow_pickle=allow_pickle).config.get("model_type"))
+    external = read_external(source, allow_pickle=allow_pickle) if source.is_dir() and is_external(source) else None
+    # HF reads adapters only if peft is installed.
+    if external is not None and external.base is None and is_installed("transformers"):
+        family = family_by_type(external.config.get("model_type"))
         return HF, _hf(source, family.write_config(model.config)["architectures"][0])
     if source.is_file() and source.suffix == ".gguf" and is_installed("llama_cpp"):
         return LLAMA_CPP, _llama_cpp(source)
     return OURS, _ours(model)
 
 
-def _open_result(out: Path, to: Format) -> tuple[str, Answer]:
+def _open_result(out: Path, to: Format, model: AnyModel) -> tuple[str, Answer]:
     """Return the name of the library that runs the converted model for `verify`, and the function that runs it.
 
-    The library is that of the format `to` if it is installed, otherwise Glassformer.
+    The library is that of the format `to` if it is installed, otherwise Glassformer. `model` is the model as
+    Glassformer loaded it. If it has no head, an extra head that HF's class adds is not run.
     """
     if to == "gguf" and is_installed("llama_cpp"):
         return LLAMA_CPP, _llama_cpp(out)
     if to == "hf" and is_installed("transformers"):
-        return HF, _hf(out, read_json_table(out / CONFIG)["architectures"][0], is_complete=True)
+        name = str(read_json_table(out / CONFIG)["architectures"][0])
+        complete = _hf(out, name, is_complete=True)
+        has_extra_head = model.config.head == "none" and name.endswith(("ForPreTraining", "ForNextSentencePrediction"))
+        return HF, _hf(out, f"{name.partition('For')[0]}Model") if has_extra_head else complete
     # HF reads GGUF only if accelerate is installed.
     if to == "gguf" and is_installed("transformers") and is_installed("accelerate"):
         import transformers

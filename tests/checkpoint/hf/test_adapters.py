@@ -1,31 +1,18 @@
 """LoRA adapters in PEFT's format give the outputs of the base model with the same update of its weights."""
 
 import copy
-import json
 import math
 
 import pytest
 import torch
-from safetensors.torch import save_file
 
+from checkpoint.adapter_folders import RANK, write_adapter
 from checkpoint.hf_comparison import make, open_theirs, same_numbers
 from checkpoint.hf_models import small_bert
 from glassformer.checkpoint import CorruptFolderError, load_model
 from glassformer.checkpoint.hf.folder import is_hf_folder
 from glassformer.checkpoint.hf.values import UnsupportedModelError
 from glassformer.pipelines.conversion import convert
-
-RANK = 3
-
-
-def write_adapter(folder, base, tensors, **settings):
-    """Write an adapter folder as PEFT does."""
-    folder.mkdir()
-    values = {"peft_type": "LORA", "r": RANK, "lora_alpha": 6, "base_model_name_or_path": str(base), **settings}
-    (folder / "adapter_config.json").write_text(json.dumps(values), encoding="utf-8")
-    save_file(
-        {f"base_model.model.{name}": tensor for name, tensor in tensors.items()}, folder / "adapter_model.safetensors"
-    )
 
 
 def lora(theirs, modules, *, scale, transposed=False):
@@ -108,6 +95,8 @@ def test_an_adapter_brings_its_own_classification_head(base_head, tmp_path):
         ({"peft_type": "IA3"}, "peft_type='IA3'"),
         ({"init_lora_weights": "pissa"}, "init_lora_weights='pissa', which also changes the base model"),
         ({"lora_bias": True}, "lora_bias=True"),
+        ({"peft_type": ["LORA"]}, r"peft_type=\['LORA'\]"),
+        ({"alpha_pattern": [1]}, "expected a table"),
         ({"alpha_pattern": {"(a+)+b": 3}}, r"alpha_pattern '\(a\+\)\+b'"),
     ],
 )
@@ -132,6 +121,9 @@ def test_tensors_that_do_not_fit_the_base_model_are_refused(tmp_path):
             ({"model.nowhere.lora_A.weight": torch.ones(RANK, 2)}, "which the base model does not have"),
             ({"model.layers.0.lora_X": torch.ones(2)}, "lora_X, which is not supported"),
             (wide, "expected"),
+            ({f"{LLAMA_MODULES[0]}.lora_A.weight": torch.tensor(1.0)}, "expected a matrix"),
+            ({f"{LLAMA_MODULES[0]}.lora_A.weight": torch.ones(0, 5)}, "expected a matrix"),
+            ({**both, f"{LLAMA_MODULES[0]}.lora_magnitude_vector": torch.ones(2)}, "2 magnitudes"),
         ]
     ):
         write_adapter(tmp_path / str(number), tmp_path / "base", tensors)

@@ -65,7 +65,7 @@ class AdaptedTensors:
         self._base, self._adapter = base, adapter
         self._stored_transposed = settings.get("fan_in_fan_out") is True
         names = frozenset(base.keys())
-        has_head = settings.get("task_type") in HEAD_CLASSES
+        has_head = str(settings.get("task_type")) in HEAD_CLASSES
         if has_head and any(name.startswith(prefix) for name in names):
             names = frozenset(name for name in names if name.startswith(prefix))
         self._names = dict.fromkeys(sorted(names))
@@ -95,11 +95,13 @@ class AdaptedTensors:
             self._replaced[target] = name
             self._names[target] = None
             return
-        rank = self._adapter.shape(name)[0 if PARTS[end] == "down" else -1]
+        shape = self._adapter.shape(name)
+        if PARTS[end] != "magnitude" and (len(shape) != 2 or 0 in shape):
+            raise UnsupportedModelError(f"the adapter's tensor {name[:200]} is {shape}: expected a matrix")
         update = self._updates.setdefault(target, LoraUpdate(scale=1.0))
         update.parts[PARTS[end]] = name
         if PARTS[end] == "down":
-            update.scale = read_scale(settings, module, rank)
+            update.scale = read_scale(settings, module, shape[0])
             update.is_embedding = end == "lora_embedding_A"
 
     @property
@@ -132,7 +134,7 @@ class AdaptedTensors:
             return self._base[name]
         weight = self._base[name].float()
         down, up = (self._adapter[update.parts[part]].float() for part in ("down", "up"))
-        if down.dim() != 2 or up.dim() != 2 or up.shape[1] != down.shape[0]:
+        if up.shape[1] != down.shape[0]:
             raise ValueError(f"the adapter's matrices for {name} are {tuple(down.shape)} and {tuple(up.shape)}")
         delta = update.scale * (up @ down)  # (out, in)
         may_turn = self._stored_transposed or weight.shape != delta.shape
@@ -147,6 +149,10 @@ class AdaptedTensors:
         whole = weight + delta
         axis = 0 if turns else 1
         length = self._adapter[update.parts["magnitude"]].float().flatten().unsqueeze(axis)
+        if length.numel() != whole.shape[1 - axis]:
+            raise ValueError(
+                f"the adapter has {length.numel()} magnitudes for {name}: expected {whole.shape[1 - axis]}"
+            )
         return whole / whole.norm(dim=axis, keepdim=True) * length
 
 
@@ -182,7 +188,7 @@ def read_scale(settings: Mapping[str, Any], module: str, rank: int) -> float:
         if module == name or (not pattern.startswith("^") and module.endswith(f".{name}")):
             alpha = read_float({"alpha_pattern": value}, "alpha_pattern", default=8.0)
             break
-    return alpha / (math.sqrt(rank) if settings.get("use_rslora") is True else max(rank, 1))
+    return alpha / (math.sqrt(rank) if settings.get("use_rslora") is True else rank)
 
 
 def with_adapter_head(values: Mapping[str, Any], settings: Mapping[str, Any], adapter: Tensors) -> Mapping[str, Any]:
@@ -196,7 +202,8 @@ def with_adapter_head(values: Mapping[str, Any], settings: Mapping[str, Any], ad
     base = re.sub(r"(For[A-Z].*|(LMHead)?Model)$", "", read_architecture(values))
     changed = {**values, "architectures": [base + suffix]}
     ends = (".classifier.weight", ".classifier.out_proj.weight", ".score.weight")
-    rows = [adapter.shape(name)[0] for name in adapter.keys() if name.endswith(ends)]  # noqa: SIM118
+    stored = [adapter.shape(name) for name in adapter.keys() if name.endswith(ends)]  # noqa: SIM118
+    rows = [shape[0] for shape in stored if shape]
     if rows and suffix != "ForQuestionAnswering":
         listed = values.get("id2label")
         if not isinstance(listed, Mapping) or len(listed) != rows[-1]:
