@@ -27,7 +27,7 @@ from glassformer.training.train_config import TrainConfig
         (lambda: TrainConfig(minutes="2"), "minutes='2': expected a number"),
         (lambda: TrainConfig(updates=True), "updates=True: expected a whole number"),
         (lambda: TrainConfig(updates=2.0), "updates=2.0: expected a whole number"),
-        (lambda: TrainConfig(compile=1), "compile=1: expected True or False"),
+        (lambda: TrainConfig(cuda_graphs=1), "cuda_graphs=1: expected True or False"),
         (lambda: TrainConfig(device=None), "device=None: expected a text"),
         (lambda: TrainConfig(lora_layers=[1]), r"lora_layers=\[1\]: expected a list, each a text"),
         (lambda: TrainConfig(schedule="cosin"), r"schedule='cosin': expected one of .* \(did you mean 'cosine'\?\)"),

@@ -113,6 +113,9 @@ def first_seed(family):
     return next(seed for seed in range(100) if random_hf.draw(family, seed).refusal is None)
 
 
+DECODERS = ("llama", "mistral", "qwen2", "qwen3", "phi3", "stablelm", "granite", "gemma", "opt")
+
+
 def tied(family):
     """Return a random config of this family with tied tables."""
     drawn = random_hf.draw(family, first_seed(family))
@@ -121,7 +124,7 @@ def tied(family):
     )
     heads |= {
         "marian": "MTModel",
-        **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), "ForCausalLM"),
+        **dict.fromkeys(DECODERS, "ForCausalLM"),
     }
     prefix = type(drawn.config).__name__.removesuffix("Config")
     drawn.class_name = prefix + heads.get(family, "ForMaskedLM")

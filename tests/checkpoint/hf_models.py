@@ -8,6 +8,8 @@ from typing import Any
 import torch
 import transformers
 
+from checkpoint import random_hf
+
 with warnings.catch_warnings():  # HF's DeBERTa uses torch.jit, which is deprecated
     warnings.simplefilter("ignore")
     import transformers.models.deberta_v2.modeling_deberta_v2
@@ -115,6 +117,13 @@ def _llama(draw: random.Random, kind: str) -> Any:
     )
 
 
+def _drawn(draw: random.Random, family: str) -> Any:
+    """Return a config of `random_hf.py` with this module's vocabulary and length."""
+    prefix, settings, _, _ = random_hf.DRAWS[family](draw)
+    settings |= {"vocab_size": VOCAB, "max_position_embeddings": 28}
+    return getattr(transformers, f"{prefix}Config")(**settings)
+
+
 def _t5(draw: random.Random, kind: str = "T5") -> Any:
     return getattr(transformers, f"{kind}Config")(
         vocab_size=VOCAB,
@@ -156,6 +165,7 @@ def _bart(draw: random.Random, kind: str) -> Any:
     )
 
 
+MORE = {"phi3": "Phi3", "stablelm": "StableLm", "granite": "Granite", "gemma": "Gemma", "opt": "OPT"}
 Draw = Callable[[random.Random], Any]
 ENCODERS: dict[str, tuple[Draw, list[str]]] = {
     "bert": (
@@ -195,6 +205,7 @@ DECODERS: dict[str, tuple[Draw, str]] = {
         kind.lower(): (lambda r, kind=kind: _llama(r, kind), f"{kind}ForCausalLM")
         for kind in ("Llama", "Mistral", "Qwen2", "Qwen3")
     },
+    **{family: (lambda r, family=family: _drawn(r, family), f"{name}ForCausalLM") for family, name in MORE.items()},
 }
 PAIRS: dict[str, tuple[Draw, str]] = {
     "t5": (_t5, "T5ForConditionalGeneration"),

@@ -241,6 +241,70 @@ def _llama(choose: random.Random, prefix: str) -> tuple[str, dict[str, Any], lis
     return prefix, settings, ["ForCausalLM", "ForCausalLM", "Model"], odd
 
 
+def _phi3(choose: random.Random) -> tuple[str, dict[str, Any], list[str], Odd]:
+    prefix, settings, heads, odd = _llama(choose, "Phi3")
+    width, length = settings["hidden_size"] // settings["num_attention_heads"], settings["max_position_embeddings"]
+    part = choose.choice([1.0, 0.5])
+    table: dict[str, Any] = {"rope_type": "default"}
+    if choose.random() < 0.6:
+        table = {"rope_type": "longrope"}
+        for key in ("short_factor", "long_factor"):
+            table[key] = [choose.choice([1.0, 1.5, 4.0]) for _ in range(int(width * part) // 2)]
+    settings |= {"rope_parameters": {"rope_theta": 100.0, "partial_rotary_factor": part, **table}}
+    settings |= {"original_max_position_embeddings": choose.choice([10, length])}
+    settings |= {"sliding_window": choose.choice([None, 3]), "head_dim": width}
+    return prefix, settings, heads, [entry for entry in odd if "rope_parameters" not in entry[0]]
+
+
+def _with_family_settings(choose: random.Random, prefix: str) -> tuple[str, dict[str, Any], list[str], Odd]:
+    prefix, settings, heads, odd = _llama(choose, prefix)
+    if prefix == "StableLm":
+        width = settings["hidden_size"] = settings["num_attention_heads"] * 8
+        settings["head_dim"] = width // settings["num_attention_heads"]
+        settings["rope_parameters"] = {"rope_theta": 100.0, "partial_rotary_factor": choose.choice([0.25, 0.5, 1.0])}
+        settings |= {"use_qkv_bias": choose.random() < 0.5, "layer_norm_eps": choose.choice([1e-5, 1e-2])}
+        odd = [entry for entry in odd if "rope_parameters" not in entry[0]]
+        odd.append(({"qk_layernorm": True}, "qk_layernorm=True"))
+        odd.append(({"use_parallel_residual": True}, "use_parallel_residual=True"))
+    if prefix == "Granite":
+        settings["embedding_multiplier"] = choose.choice([1.0, 12.0])
+        settings["residual_multiplier"] = choose.choice([1.0, 0.22])
+        settings["attention_multiplier"] = choose.choice([0.5, 0.015625])
+        settings["logits_scaling"] = choose.choice([1.0, 13.0])
+        settings["head_dim"] = settings["hidden_size"] // settings["num_attention_heads"]
+        settings["rope_parameters"] = rope(choose, settings["head_dim"], settings["max_position_embeddings"])
+        odd = [entry for entry in odd if "head" not in entry[0]]  # HF has no other heads
+    return prefix, settings, heads, [entry for entry in odd if entry[0].get("head") != "ForTokenClassification"]
+
+
+def _opt(choose: random.Random) -> tuple[str, dict[str, Any], list[str], Odd]:
+    n_heads = choose.choice([1, 2, 4])
+    width = n_heads * choose.choice([3, 4])
+    settings = {
+        "vocab_size": choose.choice([41, 60]),
+        "hidden_size": width,
+        "word_embed_proj_dim": width,
+        "ffn_dim": choose.choice([10, 17]),
+        "num_hidden_layers": choose.choice([1, 2, 3]),
+        "num_attention_heads": n_heads,
+        "max_position_embeddings": choose.choice([14, 28]),
+        "activation_function": choose.choice(ACTIVATIONS),
+        "do_layer_norm_before": choose.random() < 0.7,
+        "enable_bias": choose.random() < 0.7,
+        "tie_word_embeddings": choose.random() < 0.5,
+        "pad_token_id": PAD,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+    }
+    odd: Odd = [
+        ({"word_embed_proj_dim": 5}, "word_embed_proj_dim=5"),
+        ({"layer_norm_elementwise_affine": False}, "layer_norm_elementwise_affine=False"),
+        ({"head": "ForSequenceClassification"}, "OPTForSequenceClassification"),
+        ({"activation_function": "tanh"}, "activation_function='tanh'"),
+    ]
+    return "OPT", settings, ["ForCausalLM", "ForCausalLM", "Model"], odd
+
+
 def _t5(choose: random.Random, prefix: str) -> tuple[str, dict[str, Any], list[str], Odd]:
     settings = {
         "vocab_size": choose.choice([41, 60]),
@@ -331,6 +395,11 @@ DRAWS = {
     "mistral": lambda choose: _llama(choose, "Mistral"),
     "qwen2": lambda choose: _llama(choose, "Qwen2"),
     "qwen3": lambda choose: _llama(choose, "Qwen3"),
+    "phi3": _phi3,
+    "stablelm": lambda choose: _with_family_settings(choose, "StableLm"),
+    "granite": lambda choose: _with_family_settings(choose, "Granite"),
+    "gemma": lambda choose: _with_family_settings(choose, "Gemma"),
+    "opt": _opt,
     "t5": lambda choose: _t5(choose, "T5"),
     "mt5": lambda choose: _t5(choose, "MT5"),
     "umt5": lambda choose: _t5(choose, "UMT5"),

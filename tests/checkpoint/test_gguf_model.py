@@ -9,6 +9,7 @@ from checkpoint.small_gguf import WIDTH, Kind, random_tensors, shapes, write
 from glassformer.checkpoint import load_model
 from glassformer.checkpoint.gguf_file import read_gguf
 from glassformer.checkpoint.gguf_model import has_quantized_tensors, import_quantized
+from glassformer.decoding import Engine, GenerationConfig, generate
 from glassformer.kernels.groupwise_matrix import GroupwiseMatrix
 from glassformer.nn.groupwise_linear import GroupwiseEmbedding, GroupwiseLinear
 
@@ -110,3 +111,21 @@ def test_a_file_of_float_tensors_is_loaded_as_usual(tmp_path):
     quantized = read_gguf(write(tmp_path / "q.gguf", kind=Kind.Q8_0))
     assert has_quantized_tensors(quantized)
     assert not import_quantized(quantized).training
+
+
+def test_a_quantized_table_generates_with_a_cache_and_in_the_engine(tmp_path):
+    """The table of tokens has no `weight`, whose dtype a step with a cache once asked for."""
+    model = load_model(write(tmp_path / "m.gguf", tensors=small(), kind=Kind.Q4_1), keep_quantized=True)
+    prompt, config = TOKENS[0].tolist(), GenerationConfig(max_new_tokens=4, min_new_tokens=4)
+    (written,) = generate(model, [prompt], config, end=0)[0]
+    text = list(prompt)
+    for token in written.tokens:
+        scores = logits(model, torch.tensor([text]))[0, -1].clone()
+        scores[0] = float("-inf")
+        assert scores[token] >= scores.max() - 1e-3
+        text.append(token)
+    engine = Engine(model, end=0, max_tokens=256)
+    request = engine.submit(prompt, config)
+    engine.run()
+    assert request.error is None
+    assert request.texts[0].tokens == written.tokens

@@ -39,6 +39,42 @@ PUBLISHED = {
         | {"max_position_embeddings": 131072, "rope_scaling": LLAMA_3 | {"original_max_position_embeddings": 8192}},
         {"rope_scaling": "llama3", "rope_original_len": 8192},
     ),
+    "Phi-3 mini 128k": (
+        "Phi3ForCausalLM",
+        {"model_type": "phi3", "vocab_size": 32064, "hidden_size": 3072, "intermediate_size": 8192}
+        | {"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32, "rms_norm_eps": 1e-5}
+        | {"max_position_embeddings": 131072, "original_max_position_embeddings": 4096, "sliding_window": 262144}
+        | {"rope_scaling": {"type": "longrope", "short_factor": [1.0] * 48, "long_factor": [2.0] * 48}},
+        {"rope_scaling": "longrope", "max_len": 4096, "rope_factor": 32.0, "sliding_window": 262144},
+    ),
+    "Gemma 2B": (
+        "GemmaForCausalLM",
+        {"model_type": "gemma", "vocab_size": 256000, "hidden_size": 2048, "intermediate_size": 16384}
+        | {"num_hidden_layers": 18, "num_attention_heads": 8, "num_key_value_heads": 1, "head_dim": 256}
+        | {"max_position_embeddings": 8192},
+        {"norm": "offset_rms", "scale_embeddings": True, "activation": "gelu_tanh", "tie": "output"},
+    ),
+    "StableLM 2 1.6B": (
+        "StableLmForCausalLM",
+        {"model_type": "stablelm", "vocab_size": 100352, "hidden_size": 2048, "intermediate_size": 5632}
+        | {"num_hidden_layers": 24, "num_attention_heads": 32, "num_key_value_heads": 32, "use_qkv_bias": True}
+        | {"max_position_embeddings": 4096, "partial_rotary_factor": 0.25, "rope_theta": 10000},
+        {"rope_width": 16, "qkv_bias": True, "norm": "layer"},
+    ),
+    "Granite 3.1 2B": (
+        "GraniteForCausalLM",
+        {"model_type": "granite", "vocab_size": 49155, "hidden_size": 2048, "intermediate_size": 8192}
+        | {"num_hidden_layers": 40, "num_attention_heads": 32, "num_key_value_heads": 8, "rope_theta": 5e6}
+        | {"embedding_multiplier": 12.0, "attention_multiplier": 0.015625, "residual_multiplier": 0.22}
+        | {"logits_scaling": 8.0, "tie_word_embeddings": True, "max_position_embeddings": 131072},
+        {"output_multiplier": 0.125, "embedding_multiplier": 12.0, "scale": 0.015625},
+    ),
+    "OPT 125M": (
+        "OPTForCausalLM",
+        {"model_type": "opt", "vocab_size": 50272, "hidden_size": 768, "ffn_dim": 3072, "num_hidden_layers": 12}
+        | {"num_attention_heads": 12, "max_position_embeddings": 2048, "word_embed_proj_dim": 768},
+        {"position_offset": 2, "tie": "output"},
+    ),
     "mT5 small": (
         "MT5ForConditionalGeneration",
         {"model_type": "mt5", "vocab_size": 250112, "tie_word_embeddings": False},

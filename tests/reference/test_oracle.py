@@ -49,7 +49,8 @@ OPTIONS: dict[str, list[dict]] = {
     "activation": [{"activation": name} for name in ("relu", "gelu", "gelu_tanh", "silu")],
     "gated": [{"gated": True, "activation": name} for name in ("relu", "gelu", "gelu_tanh", "silu")],
     "ffn_bias": [{"ffn_bias": False}, {"ffn_bias": False, "gated": True}],
-    "norm": [{"norm": name} for name in ("layer", "rms", "mean_std")],
+    "norm": [{"norm": name} for name in ("layer", "rms", "offset_rms", "mean_std")]
+    + [{"norm": "offset_rms", "qk_norm": True, "embedding_norm": True}],
     "norm_placement": [
         {"norm_placement": place, "norm": name} for place in ("pre", "post") for name in ("layer", "rms", "mean_std")
     ],
@@ -84,6 +85,13 @@ OPTIONS: dict[str, list[dict]] = {
         RELATIVE | {"share_relative_bias": False, "share_layers": True},
     ],
     "scale_embeddings": [{"scale_embeddings": True}, {"scale_embeddings": True} | NARROW],
+    "embedding_multiplier": [{"embedding_multiplier": 3.0}, {"embedding_multiplier": 0.5} | NARROW],
+    "residual_multiplier": [{"residual_multiplier": 0.3, "norm_placement": place} for place in ("pre", "post")],
+    "output_multiplier": [
+        {"head": "language_model", "output_multiplier": 0.2},
+        {"head": "language_model", "output_multiplier": 0.2, "scale_output": True},
+        CLASSES | {"output_multiplier": 0.2},
+    ],
     "token_types": [{"token_types": 3, "kinds": ["encoder", "decoder"]}],
     "embedding_norm": [{"embedding_norm": True}, {"embedding_norm": True} | NARROW],
     "embedding_width": [NARROW, NARROW | {"positions": "learned"}, {"embedding_width": 12}],

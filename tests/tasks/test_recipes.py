@@ -26,7 +26,7 @@ def test_a_recipe_sets_options_and_a_wrong_key_gets_a_suggestion(tmp_path):
         ("[train]\nupdatez = 5\n", "'updatez' in the table .train.: did you mean 'updates'"),
         ("[model]\nn_head = 5\n", "did you mean 'n_heads'"),
         ('[train]\nlr = "fast"\n', "lr='fast': expected a number"),
-        ("[train]\ncompile = 1\n", "compile=1: expected True or False"),
+        ("[train]\ncuda_graphs = 1\n", "cuda_graphs=1: expected True or False"),
         ("[cooking]\n", "unknown table .cooking.: expected one of"),
         ("[train\n", "is not TOML"),
     ):

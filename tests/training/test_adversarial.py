@@ -10,7 +10,7 @@ import torch
 from glassformer.models import build_model, preset
 from glassformer.nn import Dropout
 from glassformer.training.adversarial import shifted_embeddings, token_tables
-from glassformer.training.trainer import Interrupted
+from glassformer.training.stop_signals import Interrupted
 from training.tiny_trainer import CONFIG, fingerprint, make_trainer
 
 ADVERSARIAL = replace(CONFIG, adversarial=0.5, clip=0.0)

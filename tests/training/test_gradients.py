@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from glassformer.runtime.cuda_graphs import CaptureError
-from glassformer.training import gradients, trainer
+from glassformer.training import gradient_setup, gradients
 from training.test_trainer import fingerprint, make_trainer
 
 
@@ -32,7 +32,7 @@ def record(monkeypatch):
         return graph, graph.loss
 
     fake.n_calls, fake.n_good, fake.parameters = 0, 10**9, []
-    monkeypatch.setattr(trainer, "can_graph", lambda model, device: True)
+    monkeypatch.setattr(gradient_setup, "can_graph", lambda model, device: True)
     monkeypatch.setattr(gradients, "capture_graph", fake)
     monkeypatch.setattr(gradients.GraphedGradients, "_warm_up", lambda self, batch: None)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", object)

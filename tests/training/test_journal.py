@@ -6,9 +6,9 @@ import pytest
 
 from glassformer.training.journal import LOG, Journal, LogEntry, read_log
 from glassformer.training.schedules import Plan
+from glassformer.training.started_update import Update
 from glassformer.training.state import Evaluation
 from glassformer.training.train_config import TrainConfig
-from glassformer.training.trainer import Update
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,8 @@ from glassformer.data.batching.pair_batches import PairBatch
 from glassformer.nn import Dropout
 from glassformer.tasks.seq2seq_task import pair_loss
 from glassformer.training.state import checkpoint_path, saved_positions
-from glassformer.training.trainer import DivergedError, Interrupted
+from glassformer.training.stop_signals import Interrupted
+from glassformer.training.trainer import DivergedError
 from training.tiny_trainer import CONFIG, Batches, fingerprint, make_trainer
 
 

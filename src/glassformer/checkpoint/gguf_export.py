@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from glassformer.base.write_errors import naming_write_errors
 from glassformer.checkpoint.gguf_rotary import DIVISORS, blocking_rope_scaling, write_rope_scaling
 from glassformer.checkpoint.hf import FAMILIES, blocking_settings, export_model, rewritten
-from glassformer.checkpoint.limits import ROTARY_SCALING_FIELDS, FormatLimits, refuse
+from glassformer.checkpoint.limits import ROTARY_SCALING_FIELDS, FormatLimits, refuse, unset
 from glassformer.checkpoint.output_folder import check_output_file
 from glassformer.checkpoint.safe_files import replacing
 from glassformer.models import DecoderModel, ModelConfig
@@ -77,6 +77,7 @@ def _limits(architecture: str, **biases_and_norms: tuple[bool, ...]) -> FormatLi
             "rope_width": (None,),
             "rope_scaling": ("none", "linear", "llama3", "yarn", "longrope"),
             "scale_embeddings": (False,),  # the scale has been folded into the table
+            **unset("embedding_multiplier", "residual_multiplier", "output_multiplier"),
             "token_types": (0,),
             "embedding_norm": (False,),
             "embedding_width": (None,),

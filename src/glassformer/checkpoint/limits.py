@@ -96,11 +96,15 @@ def effective_settings(config: ModelConfig) -> dict[str, Any]:
         *({key for keys in POSITION_FIELDS.values() for key in keys} - {*POSITION_FIELDS.get(config.positions, ())}),
     }
     no_effect |= {*ROTARY_SCALING_FIELDS} - {*ROTARY_SCALING[config.rope_scaling]}
-    no_effect |= set() if config.head == "language_model" else {"output_bias", "scale_output"}
+    no_effect |= set() if config.head == "language_model" else {"output_bias", "scale_output", "output_multiplier"}
     values = {key: value for key, value in config.to_dict().items() if key not in no_effect}
     values |= {"n_kv_heads": config.kv_heads, "head_dim": config.head_size, "final_norm": config.has_final_norm}
     values["attention_scale"] = None if config.scale == config.head_size**-0.5 else config.scale
     values["source_vocab_size"] = None if config.source_vocab == config.vocab_size else config.source_vocab
+    # A multiplier of 1 is none; one of √width is `scale_embeddings`.
+    is_root = config.embedding_factor == config.table_width**0.5 and config.embedding_factor != 1.0
+    values["scale_embeddings"] = is_root
+    values["embedding_multiplier"] = None if is_root or config.embedding_factor == 1.0 else config.embedding_factor
     if "rope_width" in values:
         values["rope_width"] = None if config.rope_size == config.head_size else config.rope_size
     if config.head == "language_model" and config.head_activation == config.activation:

@@ -23,6 +23,7 @@ FUNCTIONS = {
     "demo": ("demo", "demos"),
     "train": ("train", "train"),
     "run": ("run", "run"),
+    "chat": ("terminal_chat", "chat"),
     "serve": ("serve", "serve"),
     "eval": ("evaluate", "evaluate"),
     "rate": ("rate", "rate"),
@@ -135,7 +136,8 @@ def _report(error: BaseException, verb: str) -> None:
         fail(getattr(error, "for_command_line", error), getattr(error, "exit_code", 1))
 
     from glassformer.kernels.cpp_library import KernelBuildError
-    from glassformer.training.trainer import DivergedError, Interrupted
+    from glassformer.training.stop_signals import Interrupted
+    from glassformer.training.trainer import DivergedError
 
     if isinstance(error, Interrupted):
         fail(f"{error}; run the same command again to resume", error.exit_code)

@@ -78,6 +78,7 @@ def completion_words() -> dict[str, list[str]]:
     from glassformer.cli.rate import rate
     from glassformer.cli.run import run
     from glassformer.cli.serve import serve
+    from glassformer.cli.terminal_chat import chat
     from glassformer.cli.tokenizer_tools import ACTIONS
     from glassformer.cli.train import run_options
     from glassformer.tasks.task_registry import TASKS, config_named, data_named
@@ -85,6 +86,7 @@ def completion_words() -> dict[str, list[str]]:
     found = {"": [*VERBS, "help", "--help", "--version"], "help": list(VERBS), "completion": [*get_args(Shell)]}
     for verb, function in (
         ("run", run),
+        ("chat", chat),
         ("serve", serve),
         ("rate", rate),
         ("info", info),

@@ -44,6 +44,7 @@ def make_embeddings(config: ModelConfig, vocab_size: int) -> Embeddings:
         positions=positions,
         n_token_types=config.token_types,
         scale=config.scale_embeddings,
+        multiplier=config.embedding_multiplier,
         norm=make_norm(config.norm, width, config.norm_eps) if config.embedding_norm else None,
         projection=nn.Linear(width, config.d_model) if config.embedding_width is not None else None,
         dropout=config.embedding_dropout,
@@ -131,7 +132,9 @@ def make_layer(config: ModelConfig, *, cross: bool, backend: Backend, index: int
 
     def sublayer() -> Sublayer:
         norm = make_norm(config.norm, config.d_model, config.norm_eps)
-        return Sublayer(norm, placement=config.norm_placement, dropout=config.dropout)
+        return Sublayer(
+            norm, placement=config.norm_placement, dropout=config.dropout, multiplier=config.residual_multiplier
+        )
 
     return Layer(attention(), ffn, cross_attn=attention() if cross else None, sublayer=sublayer)
 
@@ -146,7 +149,7 @@ def make_head(config: ModelConfig) -> nn.Module | None:
             transform = DenseTransform(
                 width, config.table_width, activation=config.head_activation or config.activation, norm=norm
             )
-        scale = width**-0.5 if config.scale_output else 1.0
+        scale = config.output_factor
         width_out = config.table_width if config.head_transform else width
         return LanguageModelHead(
             width_out, config.vocab_size, bias=config.output_bias, scale=scale, transform=transform

@@ -3,6 +3,7 @@
 BERT, GPT-2, Llama, T5 and all other families differ only in the values of these fields; see `presets.py`.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
@@ -94,8 +95,8 @@ class ModelConfig(Checked):
     """Add biases in the feed-forward layers."""
 
     # Norms
-    norm: Literal["layer", "rms", "mean_std"] = "layer"
-    """Kind of normalization."""
+    norm: Literal["layer", "rms", "offset_rms", "mean_std"] = "layer"
+    """Kind of normalization; offset_rms stores an RMS norm's weight as its difference from 1, as Gemma does."""
     norm_placement: Literal["pre", "post"] = "post"
     """Normalize before each sublayer (pre) or after the residual sum (post)."""
     norm_eps: Positive = 1e-5
@@ -142,6 +143,8 @@ class ModelConfig(Checked):
     # Embeddings
     scale_embeddings: bool = False
     """Multiply token vectors by √width."""
+    embedding_multiplier: Positive | None = None
+    """Factor on token vectors; None is √width with scale_embeddings and 1 without."""
     token_types: Whole = 0
     """Number of token types, such as 2 in BERT for sentences A and B."""
     embedding_norm: bool = False
@@ -152,6 +155,8 @@ class ModelConfig(Checked):
     """Matrices that share weights: the (target) embedding and the output, the two embeddings, or all three."""
 
     # Depth
+    residual_multiplier: Positive = 1.0
+    """Factor on each sublayer's output, before the residual sum, as in Granite."""
     share_layers: bool = False
     """Use one layer's weights for all layers."""
 
@@ -170,6 +175,8 @@ class ModelConfig(Checked):
     """Add a learned bias to each token's logit in the language-model head."""
     scale_output: bool = False
     """Divide the hidden states by √d_model before the vocabulary projection, as T5 1.0 does."""
+    output_multiplier: Positive = 1.0
+    """Factor on the hidden states before the vocabulary projection, as in Granite and Cohere."""
 
     # Dropout
     dropout: Probability = 0.1
@@ -250,6 +257,18 @@ class ModelConfig(Checked):
     def table_width(self) -> int:
         """Width of the embedding tables: `embedding_width`, or `d_model` if it is None."""
         return self.d_model if self.embedding_width is None else self.embedding_width
+
+    @property
+    def embedding_factor(self) -> float:
+        """Factor on token vectors: `embedding_multiplier`, or if it is None, √table_width with `scale_embeddings`."""
+        if self.embedding_multiplier is not None:
+            return self.embedding_multiplier
+        return math.sqrt(self.table_width) if self.scale_embeddings else 1.0
+
+    @property
+    def output_factor(self) -> float:
+        """Factor on the hidden states before the vocabulary projection."""
+        return self.output_multiplier * (self.d_model**-0.5 if self.scale_output else 1.0)
 
     @property
     def pool_by(self) -> Literal["first", "last", "mean"]:

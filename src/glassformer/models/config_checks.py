@@ -63,6 +63,10 @@ def _check_combinations(config: ModelConfig) -> None:
             f"tie={config.tie!r} with source_vocab_size={config.source_vocab} and vocab_size={config.vocab_size}: "
             "expected equal sizes"
         )
+    if config.scale_embeddings and config.embedding_multiplier is not None:
+        raise ValueError(
+            f"embedding_multiplier={config.embedding_multiplier} with scale_embeddings=True: expected one of the two"
+        )
     if config.scale_by_depth and config.share_layers:
         raise ValueError("scale_by_depth=True with share_layers=True, whose layers are one: expected one of them")
 

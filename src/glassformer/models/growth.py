@@ -79,6 +79,8 @@ def check_growth(small: ModelConfig, large: ModelConfig) -> None:
     for name, old, new in _sizes(small, large):
         if new < old:
             raise ValueError(f"{name}={new}: expected at least {old}, as the model to grow has it")
+    if small.positions == "disentangled":
+        raise ValueError("positions='disentangled': a model with this kind of positions cannot grow yet")
     _check_depth(small, large)
     _check_width(small, large)
     _check_heads(small, large)
@@ -103,7 +105,7 @@ def _check_depth(small: ModelConfig, large: ModelConfig) -> None:
             )
         if small.share_layers:
             raise ValueError(
-                f"{name}={new} with share_layers=True: a new layer would repeat the weights of the others. "
+                f"{name}={new} with share_layers=True: a new layer would apply the shared weights once more. "
                 f"Expected {old}, as the model to grow has it"
             )
         if small.scale_by_depth:

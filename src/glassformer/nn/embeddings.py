@@ -17,6 +17,7 @@ class Embeddings(nn.Module):
             rotary positions.
         n_token_types: Number of token types (BERT's segments); 0 for a model without them.
         scale: Multiply the token vectors by √width, as in Vaswani et al. (2017).
+        multiplier: Multiply the token vectors by this number instead.
         norm: Normalization after token types and positions are added, as in BERT.
         projection: Maps `width` to the width of the model, as in ALBERT.
     """
@@ -29,6 +30,7 @@ class Embeddings(nn.Module):
         positions: nn.Module | None = None,
         n_token_types: int = 0,
         scale: bool = False,
+        multiplier: float | None = None,
         norm: nn.Module | None = None,
         projection: nn.Module | None = None,
         dropout: float = 0.0,
@@ -37,7 +39,7 @@ class Embeddings(nn.Module):
         self.tokens = nn.Embedding(vocab_size, width)
         self.positions = positions
         self.token_types = nn.Embedding(n_token_types, width) if n_token_types else None
-        self.scale = math.sqrt(width) if scale else None
+        self.scale = math.sqrt(width) if scale else multiplier
         self.norm = norm
         self.dropout = Dropout(dropout)
         self.projection = projection

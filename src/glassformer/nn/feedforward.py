@@ -51,7 +51,7 @@ class FeedForward(nn.Module):
         check_width("feed-forward input", x, self.d_model)
         if self.gate_up_proj is not None:
             gate, up = self.gate_up_proj(x).chunk(2, -1)
-            return self.down_proj(self._gated(self.act, gate, up, kernels))
+            return self.down_proj(self.dropout(self._gated(self.act, gate, up, kernels)))
         act = self.act
         first = self.up_proj if self.gate_proj is None else self.gate_proj
         if act is F.relu and not torch.is_grad_enabled() and not first._forward_hooks:

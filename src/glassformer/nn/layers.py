@@ -35,18 +35,19 @@ class Sublayer(nn.Module):
 
     With `placement="post"` it is norm(x + f(x)), as in Vaswani et al. (2017). With "pre" it is x + f(norm(x)), as in
     GPT-2 and most later models. Pre-norm models can be trained without warmup, because no norm lies between the
-    residual sums (Xiong et al. 2020).
+    residual sums (Xiong et al. 2020). `multiplier` is a factor on f's output.
     """
 
     takes_kernels = True
     """Whether `forward` has the parameter `kernels`. Classes with the signature of a document have none."""
 
-    def __init__(self, norm: nn.Module, *, placement: NormPlacement, dropout: float = 0.0):
+    def __init__(self, norm: nn.Module, *, placement: NormPlacement, dropout: float = 0.0, multiplier: float = 1.0):
         super().__init__()
         if placement not in ("pre", "post"):
             raise ValueError(f"norm_placement={placement!r}: expected 'pre' or 'post'")
         self.norm = norm
         self.placement = placement
+        self.multiplier = multiplier
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, f: Callable[[Tensor], Tensor], kernels: KernelSet | None = None) -> Tensor:
@@ -55,8 +56,11 @@ class Sublayer(nn.Module):
         `kernels` may compute the norm; None is plain torch.
         """
         if self.placement == "pre":
-            return x + self.dropout(f(normalize(self.norm, x, kernels)))
-        return normalize(self.norm, x + self.dropout(f(x)), kernels)
+            return x + self._scaled(self.dropout(f(normalize(self.norm, x, kernels))))
+        return normalize(self.norm, x + self._scaled(self.dropout(f(x))), kernels)
+
+    def _scaled(self, y: Tensor) -> Tensor:
+        return y if self.multiplier == 1.0 else y * self.multiplier
 
 
 class Layer(nn.Module):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from glassformer.kernels.kernel_set import KernelSet
 from glassformer.nn.tensor_checks import check_positive
 
-NormKind = Literal["layer", "rms", "mean_std"]
+NormKind = Literal["layer", "rms", "offset_rms", "mean_std"]
 
 
 class MeanStdNorm(nn.Module):
@@ -41,6 +41,21 @@ class MeanStdNorm(nn.Module):
         return self.weight * (centered / (std + self.eps)).to(dtype) + self.bias
 
 
+class OffsetRMSNorm(nn.Module):
+    """RMS norm whose weight is stored as its difference from 1, as in Gemma: (1 + weight) * x / rms(x)."""
+
+    def __init__(self, width: int, eps: float = 1e-6):
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalize x (..., C) over its last dimension and return the same shape, in float32 inside."""
+        wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+        scaled = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
+        return (scaled * (1.0 + self.weight.to(wide.dtype))).to(x.dtype)
+
+
 def normalize(norm: nn.Module, x: Tensor, kernels: KernelSet | None = None) -> Tensor:
     """Return norm(x), by the kernels where they have this norm. A norm with forward hooks is always called itself."""
     is_watched = norm._forward_hooks or norm._forward_pre_hooks
@@ -58,13 +73,16 @@ def normalize(norm: nn.Module, x: Tensor, kernels: KernelSet | None = None) -> T
 def make_norm(kind: NormKind, width: int, eps: float) -> nn.Module:
     """Return a new norm module over a last dimension of size `width`.
 
-    `kind` is "layer" (`nn.LayerNorm`), "rms" (`nn.RMSNorm`) or "mean_std" (`MeanStdNorm`).
+    `kind` is "layer" (`nn.LayerNorm`), "rms" (`nn.RMSNorm`), "offset_rms" (`OffsetRMSNorm`) or "mean_std"
+    (`MeanStdNorm`).
     """
     check_positive("norm width", width)
     if kind == "layer":
         return nn.LayerNorm(width, eps=eps)
     if kind == "rms":
         return nn.RMSNorm(width, eps=eps)
+    if kind == "offset_rms":
+        return OffsetRMSNorm(width, eps=eps)
     if kind == "mean_std":
         return MeanStdNorm(width, eps=eps)
-    raise ValueError(f"norm={kind!r}: expected 'layer', 'rms' or 'mean_std'")
+    raise ValueError(f"norm={kind!r}: expected 'layer', 'rms', 'offset_rms' or 'mean_std'")

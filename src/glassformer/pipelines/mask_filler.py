@@ -1,7 +1,7 @@
 """A pretrained masked language model (BERT) that fills in blanks with one token each."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 import torch
@@ -136,15 +136,14 @@ class MaskFiller(EncoderPipeline[PlainText]):
         )
 
 
-def masked_answers(model: nn.Module, batch: MaskedBatch) -> Tensor:
+def masked_answers(model: EncoderModel, batch: MaskedBatch) -> Tensor:
     """Return the logits at the P masked positions of each text: (B, T) -> (B, P, V).
 
     The head is not applied to other positions, which saves time because most tokens are not masked.
     """
-    body: Any = model  # a compiled model's `encode` is not compiled
-    hidden = body.encode(batch.tokens, batch.mask)
+    hidden = model.encode(batch.tokens, batch.mask)
     chosen = hidden.gather(1, batch.places[:, :, None].expand(-1, -1, hidden.shape[-1]))  # (B, P, C)
-    return body.apply_head(chosen)
+    return model.apply_head(chosen)
 
 
 def mask_of(reader: Reader) -> int:

@@ -94,6 +94,25 @@ class RmsNorm:
         return self.rate * (dn - self.normal * (dn * self.normal).mean(-1, keepdims=True))
 
 
+class OffsetRmsNorm:
+    """RMS norm whose parameter is the difference of the weight from 1: (1 + weight) · x / √(mean of squares + eps)."""
+
+    def __init__(self, params: Parameters, eps: float):
+        self.params, self.eps = params, eps
+
+    def forward(self, x: Array) -> Array:
+        """Normalize x (..., C) over its last axis and return the same shape."""
+        self.rate = 1 / np.sqrt((x**2).mean(-1, keepdims=True) + self.eps)
+        self.normal = x * self.rate
+        return (1 + self.params["weight"]) * self.normal
+
+    def backward(self, dy: Array) -> Array:
+        """Return the gradient of x, which includes the path through the root mean square."""
+        _add_affine_grads(self.params, dy, self.normal)
+        dn = dy * (1 + self.params["weight"])
+        return self.rate * (dn - self.normal * (dn * self.normal).mean(-1, keepdims=True))
+
+
 class MeanStdNorm:
     """Norm over the last axis with the unbiased standard deviation: weight · (x - mean) / (std + eps) + bias.
 
@@ -121,12 +140,13 @@ class MeanStdNorm:
         return dcentred - dcentred.mean(-1, keepdims=True)
 
 
-Norm = LayerNorm | RmsNorm | MeanStdNorm
+Norm = LayerNorm | RmsNorm | OffsetRmsNorm | MeanStdNorm
 
 
 def make_norm(kind: str, params: Parameters, eps: float) -> Norm:
-    """Return the norm of this kind ("layer", "rms" or "mean_std") with these parameters."""
+    """Return the norm of this kind ("layer", "rms", "offset_rms" or "mean_std") with these parameters."""
     forms: dict[str, type[Norm]] = {"layer": LayerNorm, "rms": RmsNorm, "mean_std": MeanStdNorm}
+    forms["offset_rms"] = OffsetRmsNorm
     return forms[kind](params, eps)
 
 

@@ -64,10 +64,12 @@ class Config:
     relative_max_distance: int = 128
     share_relative_bias: bool = True
     scale_embeddings: bool = False
+    embedding_multiplier: float | None = None
     token_types: int = 0
     embedding_norm: bool = False
     embedding_width: int | None = None
     tie: str = "none"
+    residual_multiplier: float = 1.0
     share_layers: bool = False
     head: str = "none"
     n_labels: int | None = None
@@ -76,6 +78,7 @@ class Config:
     pooling: str | None = None
     output_bias: bool = True
     scale_output: bool = False
+    output_multiplier: float = 1.0
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Config":

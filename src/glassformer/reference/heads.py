@@ -66,6 +66,7 @@ class Head:
             activation = config.head_activation or (config.activation if is_words else "tanh")
             self.transform = Transform(params.at("transform"), config, activation, norm=is_words)
         self.scale = config.d_model**-0.5 if is_words and config.scale_output else 1.0
+        self.scale *= config.output_multiplier if is_words else 1.0
         self.projection = None if config.head == "embedding" else Linear(params.at("out_proj"), tied=tied)
 
     def forward(self, hidden: Array, real: Array | None) -> Array:

@@ -12,7 +12,10 @@ Shapes = dict[str, tuple[int, ...]]
 
 def initial_parameters(config: Config, rng: np.random.Generator) -> dict[str, Array]:
     """Return initial parameters by name: Xavier-uniform matrices, norm weights of 1 and biases of 0."""
-    return {name: _start(name, shape, rng) for name, shape in parameter_shapes(config).items()}
+    found = {name: _start(name, shape, rng) for name, shape in parameter_shapes(config).items()}
+    if config.norm == "offset_rms":  # the parameter is the difference from 1
+        found |= {name: np.zeros_like(value) for name, value in found.items() if name.endswith("norm.weight")}
+    return found
 
 
 def _start(name: str, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
@@ -47,7 +50,7 @@ def _linear(shapes: Shapes, name: str, n_in: int, n_out: int, bias: bool = True)
 
 def _norm(shapes: Shapes, name: str, kind: str, width: int) -> None:
     shapes[f"{name}.weight"] = (width,)
-    if kind != "rms":
+    if kind not in ("rms", "offset_rms"):
         shapes[f"{name}.bias"] = (width,)
 
 

@@ -18,12 +18,13 @@ class Sublayer:
     def __init__(self, params: Parameters, config: Config):
         self.norm = make_norm(config.norm, params.at("norm"), config.norm_eps)
         self.is_pre = config.norm_placement == "pre"
+        self.multiplier = config.residual_multiplier
 
     def forward(self, x: Array, step: Callable[[Array], Array]) -> Array:
         """Apply the function `step` to x (B, T, C) inside the residual connection."""
         if self.is_pre:
-            return x + step(self.norm.forward(x))
-        return self.norm.forward(x + step(x))
+            return x + self.multiplier * step(self.norm.forward(x))
+        return self.norm.forward(x + self.multiplier * step(x))
 
     def backward(self, dy: Array, step: Callable[[Array], Array]) -> Array:
         """Return the gradient of x: the sum of the paths through the function and through the residual.
@@ -31,9 +32,9 @@ class Sublayer:
         `step` is the backward pass of the function that `forward` applied.
         """
         if self.is_pre:
-            return dy + self.norm.backward(step(dy))
+            return dy + self.norm.backward(step(self.multiplier * dy))
         dsum = self.norm.backward(dy)
-        return dsum + step(dsum)
+        return dsum + step(self.multiplier * dsum)
 
 
 class Layer:

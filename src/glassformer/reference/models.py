@@ -33,7 +33,7 @@ class Embeddings:
         self.config = config
         source = params if table is None else table
         self.tokens = Lookup(source.at("tokens"))
-        self.scale = math.sqrt(config.table_width) if config.scale_embeddings else 1.0
+        self.scale = math.sqrt(config.table_width) if config.scale_embeddings else config.embedding_multiplier or 1.0
         self.types = Lookup(params.at("token_types")) if config.token_types else None
         self.positions = Lookup(params.at("positions")) if config.positions == "learned" else None
         self.norm = make_norm(config.norm, params.at("norm"), config.norm_eps) if config.embedding_norm else None

@@ -22,7 +22,7 @@ from glassformer.tasks.encoder_task import EncoderTask, Texts
 from glassformer.training.train_config import TrainConfig
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from glassformer.data.batching.labeled_batches import LabeledBatch, LabeledRow
 
@@ -175,7 +175,7 @@ class Classification(EncoderTask[LabeledExample]):
         return rows
 
     @override
-    def loss(self, model: "nn.Module", batch: "LabeledBatch") -> "Tensor":
+    def loss(self, model: Any, batch: "LabeledBatch") -> "Tensor":
         if not batch.answers.is_floating_point():
             return self.class_loss(model, batch)
         import torch.nn.functional as F

@@ -19,7 +19,7 @@ from glassformer.text import Tokenizer
 from glassformer.text.tokenizer import UNKNOWN
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from glassformer.data.batching.packed_windows import PackedBatch, PackedBatches, TokenStream
     from glassformer.models.transformer import Model
@@ -148,7 +148,7 @@ class DecoderTask(Task[Document, "PackedBatch"]):
         return found._replace(examples=max(1, found.target_characters // window))
 
     @override
-    def loss(self, model: "nn.Module", batch: "PackedBatch") -> "Tensor":
+    def loss(self, model: Any, batch: "PackedBatch") -> "Tensor":
         from glassformer.data.batching.labeled_batches import IGNORED
         from glassformer.data.batching.pair_batches import hide_words
         from glassformer.training.fused_loss import token_loss

@@ -27,7 +27,7 @@ from glassformer.text.tokenizer import PAD
 from glassformer.training.train_config import TrainConfig
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from glassformer.data.batching.pair_batches import PairBatch
     from glassformer.models.transformer import Model
@@ -125,7 +125,7 @@ class Denoising(Task[PlainText, "PairBatch"]):
         )
 
     @override
-    def loss(self, model: "nn.Module", batch: "PairBatch") -> "Tensor":
+    def loss(self, model: Any, batch: "PairBatch") -> "Tensor":
         return pair_loss(model, self.config.train, batch)
 
     @override

@@ -20,7 +20,7 @@ from glassformer.tasks.encoder_task import EncoderTask, Texts
 from glassformer.training.train_config import TrainConfig
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from glassformer.data.batching.labeled_batches import LabeledBatch, LabeledRow
     from glassformer.pipelines.extractor import Extractor
@@ -144,7 +144,7 @@ class Extraction(EncoderTask[SpanQuestion]):
         return rows
 
     @override
-    def loss(self, model: "nn.Module", batch: "LabeledBatch") -> "Tensor":
+    def loss(self, model: Any, batch: "LabeledBatch") -> "Tensor":
         """Return the summed cross-entropy of choosing the answer's first token, and its last, among all tokens."""
         from glassformer.training.losses import label_smoothed_cross_entropy
 

@@ -25,7 +25,7 @@ from glassformer.text.tokenizer import UNKNOWN
 from glassformer.training.train_config import TrainConfig
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from glassformer.data.batching.noised_batches import MaskedBatch
     from glassformer.models.transformer import Model
@@ -118,17 +118,18 @@ class Masking(Task[PlainText, "MaskedBatch"]):
 
     @override
     def unused(self) -> set[str]:
-        return {"r_drop", "word_dropout", "compile"}
+        return {"r_drop", "word_dropout"}
 
     @override
-    def loss(self, model: "nn.Module", batch: "MaskedBatch") -> "Tensor":
+    def loss(self, model: Any, batch: "MaskedBatch") -> "Tensor":
         from glassformer.data.batching.labeled_batches import IGNORED
         from glassformer.pipelines.mask_filler import masked_answers
-        from glassformer.training.losses import label_smoothed_cross_entropy
+        from glassformer.training.fused_loss import token_loss
 
-        logits = masked_answers(model, batch).flatten(0, 1).float()
         smoothing = self.config.train.label_smoothing
-        return label_smoothed_cross_entropy(logits, batch.answers, smoothing=smoothing, ignore=IGNORED, reduction="sum")
+        return token_loss(
+            model, lambda: masked_answers(model, batch), batch.answers, smoothing=smoothing, ignore=IGNORED
+        )
 
     @override
     def flops(self, model: "Model", batch: "MaskedBatch") -> int:

@@ -17,7 +17,7 @@ from glassformer.tasks.encoder_task import EncoderTask, Texts
 from glassformer.training.train_config import TrainConfig
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from glassformer.data.batching.labeled_batches import LabeledBatch, LabeledRow
 
@@ -120,7 +120,7 @@ class PairTask(EncoderTask[ScoredPair]):
         return [LabeledRow(one.ids, one.token_types, targets[place // 2]) for place, one in enumerate(encoded)]
 
     @override
-    def loss(self, model: "nn.Module", batch: "LabeledBatch") -> "Tensor":
+    def loss(self, model: Any, batch: "LabeledBatch") -> "Tensor":
         first, second = self.outputs(model, batch).chunk(2)
         return self.cosine_loss((first * second).sum(-1), batch.answers).sum()
 

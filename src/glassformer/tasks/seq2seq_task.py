@@ -15,7 +15,7 @@ from glassformer.tasks.task import Task
 from glassformer.text import BpeDropout, Tokenizer
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from glassformer.data.batching.pair_batches import PairBatch, TokenBudgetBatches
     from glassformer.models import EncoderDecoderModel
@@ -162,7 +162,7 @@ class Seq2SeqTask(Task[Example, "PairBatch"]):
         return example.source, example.target
 
     @override
-    def loss(self, model: "nn.Module", batch: "PairBatch") -> "Tensor":
+    def loss(self, model: Any, batch: "PairBatch") -> "Tensor":
         return pair_loss(model, self.config.train, batch)
 
     @override
@@ -170,7 +170,7 @@ class Seq2SeqTask(Task[Example, "PairBatch"]):
         return pair_flops(model, self.config.train, batch)
 
 
-def pair_loss(model: "nn.Module", config: "TrainConfig", batch: "PairBatch") -> "Tensor":
+def pair_loss(model: Any, config: "TrainConfig", batch: "PairBatch") -> "Tensor":
     """Return the sum of a batch's token losses: smoothed cross-entropy, with word dropout and R-Drop if configured."""
     import torch
 
@@ -182,9 +182,13 @@ def pair_loss(model: "nn.Module", config: "TrainConfig", batch: "PairBatch") -> 
     if config.r_drop:  # both passes in one, as a batch of twice the size
         batch = PairBatch(*(torch.cat((x, x)) for x in batch))
     source, target = (hide_words(x, config.word_dropout) for x in (batch.source, batch.target_in))
+    # Padding follows the target, so no token before it attends to it: the causal mask alone is enough, and kernels take
+    # that as a flag. The positions of padding must be in the table, though.
+    max_len = model.config.max_len
+    target_mask = None if max_len is None or target.shape[1] <= max_len else batch.target_mask
 
     def logits() -> torch.Tensor:
-        return model(source, target, batch.source_mask, batch.target_mask)
+        return model(source, target, batch.source_mask, target_mask)
 
     if not config.r_drop:
         return token_loss(model, logits, batch.target_out, smoothing=config.label_smoothing, ignore=PAD)

@@ -27,7 +27,7 @@ from glassformer.text.word_windows import joined
 from glassformer.training.train_config import TrainConfig
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from glassformer.data.batching.labeled_batches import LabeledBatch, LabeledRow
     from glassformer.pipelines.tagger import Tagger
@@ -193,7 +193,7 @@ class Tagging(EncoderTask[TaggedSentence]):
         return [LabeledRow([*ids, END], [0] * (len(ids) + 1), [*answer, IGNORED])]
 
     @override
-    def loss(self, model: "nn.Module", batch: "LabeledBatch") -> "Tensor":
+    def loss(self, model: Any, batch: "LabeledBatch") -> "Tensor":
         return self.class_loss(model, batch)
 
     @override

@@ -22,7 +22,7 @@ from glassformer.tasks.prepared import Initialized, Prepared, SplitName
 from glassformer.training.fingerprints import fingerprint_examples, fingerprint_model, fingerprint_paths
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from glassformer.models.transformer import Model
     from glassformer.training.callbacks import OnEvaluation, OnSave, OnStep
@@ -88,7 +88,7 @@ class Task(ABC, Generic[Example, Batch]):
         """Read the data, initialize the pipeline and make the batches. A resumed run reuses its tokenized data."""
 
     @abstractmethod
-    def loss(self, model: "nn.Module", batch: Batch) -> "Tensor":
+    def loss(self, model: Any, batch: Batch) -> "Tensor":
         """Return the training loss of a batch, summed over its targets."""
 
     @abstractmethod

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from glassformer.runtime.compile_cache import separate_compile_cache
 from glassformer.training.budget import Planner, TimeBudget, guess_costs, updates_that_fit
 from glassformer.training.callbacks import Callbacks, attach
+from glassformer.training.compile_choice import choose_compilation
 from glassformer.training.estimate import (
     Estimate,
     MeasuredCost,
@@ -64,7 +64,7 @@ def train_run(
         model: The model to train.
         config: The training options.
         batches: The training batches, numbered from 0 over the whole run.
-        loss: Called once with the model, compiled or not. Returns a function that computes the summed loss of a batch.
+        loss: Called with the model or a copy of it. Returns a function that computes the summed loss of a batch.
         evaluate: Returns the scores of a validation.
         flops: Returns the floating-point operations of training on a batch.
         notes: Lines to print before training.
@@ -77,16 +77,16 @@ def train_run(
         callbacks: The user's callbacks, called after the log was written.
     """
     began = time.perf_counter() if began is None else began
-    if config.compile:
-        separate_compile_cache()
     trainer = Trainer(
         model=model,
         config=config,
         batches=batches,
-        loss=loss(torch.compile(model) if config.compile else model),  # type: ignore[arg-type]
+        loss=loss(model),
+        loss_of=loss,
         evaluate=evaluate,
         folder=run.checkpoints,
     )
+    notes = [*notes, *choose_compilation(trainer)]
     # Load the libraries of scores and charts first, so that their memory does not count as memory of the run.
     prepare_tensorboard()
     rehearse(model, score, test[:FIRST_SAMPLE])
@@ -136,6 +136,7 @@ def train_run(
                 rehearse=lambda: rehearse(model, score, test),
             )
             trainer.correct, trainer.wants_validation = planner.correct, planner.wants_validation
+            trainer.is_correction_due = planner.is_correction_due
         trainer.run()
         truth = MeasuredCost(
             flops=round(ramp.full_updates(trainer.state.position) / ramp.full_updates(plan.end) * estimate.flops),

@@ -153,18 +153,22 @@ class Planner:
         if self._mark is None:
             self._first = self._mark = self._ramp.full_updates(state.position), self._busy(state)
             self._corrected_at = self._budget.clock()
-        point = self._due_point(state)
-        has_waited = self._budget.clock() - self._corrected_at > MAX_WAIT * self._budget.seconds
-        is_over = state.update >= self.plan.end
-        if is_over or state.update <= self._last_correction() or (point is None and not has_waited):
+        if not self.is_correction_due(state):
             return None
-        self._measure(state, rehearses=point in REHEARSALS)
+        self._measure(state, rehearses=self._due_point(state) in REHEARSALS)
         costs = self._costs()
         fitting = updates_that_fit(self._budget.left(), costs, self._trainer.config, state.position, self._ramp.updates)
         self.plan = self.plan.corrected(state.update, state.update + fitting)
         self._record(self.plan)
         self._corrected_at = self._budget.clock()
         return self.plan
+
+    def is_correction_due(self, state: TrainState) -> bool:
+        """Whether `correct` would correct the plan at this state."""
+        has_waited = self._budget.clock() - self._corrected_at > MAX_WAIT * self._budget.seconds
+        is_over = state.update >= self.plan.end
+        is_point = self._due_point(state) is not None
+        return not is_over and state.update > self._last_correction() and (is_point or has_waited)
 
     def wants_validation(self, state: TrainState) -> bool:
         """Whether to validate now in addition to the regular interval, to measure the cost of a validation."""

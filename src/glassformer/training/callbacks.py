@@ -9,8 +9,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypedDict
 
+from glassformer.training.started_update import Update
 from glassformer.training.state import Evaluation
-from glassformer.training.trainer import Trainer, Update
+from glassformer.training.trainer import Trainer
 
 
 class StepEvent(NamedTuple):

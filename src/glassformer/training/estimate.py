@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from glassformer.progress import Step
 from glassformer.training.gradients import Batch, GraphedGradients
 from glassformer.training.optimizers import make_optimizer
-from glassformer.training.precision import autocast
 from glassformer.training.resident_memory import forget_peak, give_back_freed, peak_resident, resident
 from glassformer.training.trainer import Trainer
 
@@ -105,8 +104,10 @@ def estimate_run(
     parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
     learned = sum(parameter.numel() for parameter in trainer.model.parameters() if parameter.requires_grad)
     gradients = FLOAT32 * learned
-    # Gradients replace activations, unless they are accumulated over passes or preallocated for CUDA graphs.
-    they_stay = config.accumulate * config.passes > 1 or isinstance(trainer.gradients, GraphedGradients)
+    # Gradients replace activations, unless they are accumulated over passes, preallocated for CUDA graphs, or computed
+    # by a copy of the model.
+    is_kept = isinstance(trainer.gradients, GraphedGradients) or trainer.gradients.copy is not None
+    they_stay = config.accumulate * config.passes > 1 or is_kept
     passing = step_bytes + gradients if they_stay else max(step_bytes, gradients)
     if step_growth is not None and pilot_growth is not None:
         # The measured growth also contains what allocator and kernels reserve.
@@ -119,7 +120,7 @@ def estimate_run(
     return Estimate(
         parameters=parameters,
         flops=round(mean * n_batches * config.passes),
-        memory_bytes=weights + moments + passing,
+        memory_bytes=weights + trainer.setup.copy_bytes + moments + passing,
         seconds=pace * mean * n_batches * config.passes + update_seconds * config.updates,
         device=trainer.device.type,
         base_bytes=None if growth is None or growth.before is None else max(growth.before - weights, 0),
@@ -259,12 +260,7 @@ def _unchanged(trainer: Trainer[Batch]) -> Iterator[None]:
 def _measure_seconds(trainer: Trainer[Batch], steps: list[int]) -> list[float]:
     """Return the seconds that each of these steps takes: making its batch, forward pass and backward pass."""
     # A new object of the trainer's class: CUDA graphs recorded here refer to gradients that are restored later.
-    gradients = type(trainer.gradients)(
-        trainer.model,
-        trainer.gradients.loss,
-        device=trainer.device,
-        autocast=lambda: autocast(trainer.precision, trainer.device),
-    )
+    gradients = trainer.setup.gradients(trainer.gradients.loss)
     seconds = []
     for step in steps:
         _wait_for(trainer.device)
@@ -310,7 +306,7 @@ def _measure_memory(trainer: Trainer[Batch], step: int) -> int:
 
     On CUDA they are measured. On other devices they are estimated from the tensors that autograd saves.
     """
-    learned = [parameter for parameter in trainer.model.parameters() if parameter.requires_grad]
+    learned = trainer.gradients.learned
     if trainer.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(trainer.device)
         before = torch.cuda.memory_allocated(trainer.device)
@@ -335,7 +331,7 @@ def _measure_memory(trainer: Trainer[Batch], step: int) -> int:
 
 def _loss(trainer: Trainer[Batch], step: int) -> Tensor:
     batch = trainer.batches[step].to(trainer.device)
-    with autocast(trainer.precision, trainer.device):
+    with trainer.gradients.autocast():
         return trainer.gradients.loss(batch)  # type: ignore[arg-type]
 
 

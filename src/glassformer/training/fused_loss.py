@@ -19,7 +19,9 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from glassformer.models.heads import LanguageModelHead
+from glassformer.runtime.packed_model import PaddedLinear
 from glassformer.training.losses import label_smoothed_cross_entropy
+from glassformer.training.output_loss import can_replace_logits, replaced_logits_loss
 
 CPU_CHUNK, GPU_CHUNK = 2**22, 2**27
 """Number of logits in a chunk. On a CPU, chunks larger than its caches are slower, and so are products of few rows."""
@@ -45,6 +47,8 @@ def output_layer_loss(hidden: Tensor, layer: nn.Linear, targets: Tensor, *, smoo
     It equals `label_smoothed_cross_entropy(layer(hidden), targets, reduction="sum", ...)` up to rounding, and so do its
     gradients. Under autocast the products are computed in the dtype of autocast, and the loss in float32.
     """
+    if can_replace_logits(hidden, layer.weight):
+        return replaced_logits_loss(hidden, layer, targets, smoothing=smoothing, ignored=ignore)
     if hidden.device.type == "cpu":  # elsewhere, counting the rows would wait for the device
         rows = (targets != ignore).nonzero().flatten()
         if len(rows) < len(targets):
@@ -62,8 +66,10 @@ def without_output_layer(model: nn.Module) -> Iterator[nn.Linear | None]:
     `output_layer_loss` could stand for: one with adapters, for example, or with forward hooks.
     """
     heads = [module for module in model.modules() if isinstance(module, LanguageModelHead)]
-    layer = heads[0].out_proj if len(heads) == 1 else None
-    if type(layer) is not nn.Linear or layer._forward_hooks or layer._forward_pre_hooks:
+    layer: Any = heads[0].out_proj if len(heads) == 1 else None
+    # A padded layer belongs to a copy of the model on a GPU, where its logits can be replaced.
+    is_padded = type(layer) is PaddedLinear and can_replace_logits(layer.weight, layer.weight)
+    if layer is None or not (type(layer) is nn.Linear or is_padded) or layer._forward_hooks or layer._forward_pre_hooks:
         yield None
         return
     heads[0].skips_output_layer = True

@@ -16,6 +16,7 @@ from typing_extensions import override
 
 from glassformer.nn import Stack
 from glassformer.runtime.cuda_graphs import CaptureError, capture_graph
+from glassformer.training.compute_copy import ComputeCopy
 from glassformer.training.cpu_linear import fast_linears, is_worthwhile
 
 MAX_GRAPHS = 512
@@ -43,7 +44,7 @@ class Gradients(Generic[Batch]):
     """Accumulates the gradients of several batches in the parameters of a model, eagerly.
 
     `loss` returns the *sum* of a batch's token losses. `autocast` returns the context manager, for the precision
-    of training, in which `loss` is computed.
+    of training, in which `loss` is computed. `copy` is the copy of the model that `loss` belongs to, if it is one.
     """
 
     def __init__(
@@ -53,26 +54,46 @@ class Gradients(Generic[Batch]):
         *,
         device: torch.device,
         autocast: Callable[[], AbstractContextManager[object]],
+        copy: ComputeCopy | None = None,
     ):
         self.model = model
         self.parameters = list(model.parameters())
         self.loss = loss
         self.device = device
         self.autocast = autocast
+        self.copy = copy
+        self._is_empty = True
+        """Whether the gradients were cleared and none has been added since."""
+
+    @property
+    def learned(self) -> list[nn.Parameter]:
+        """The parameters that `loss` depends on and that are not frozen: those of the copy, if there is one."""
+        return [p for p in self.parameters if p.requires_grad] if self.copy is None else self.copy.learned
 
     def clear(self) -> None:
         """Remove the gradients of all parameters."""
+        self._is_empty = True
         for parameter in self.parameters:
             parameter.grad = None
 
-    def add(self, batch: Batch, *, divisor: float, scale: float) -> float:
-        """Add the gradient of loss / divisor * scale to the parameters, and return loss / divisor.
+    def add(self, batch: Batch, *, divisor: float, scale: float) -> Tensor:
+        """Add the gradient of loss / divisor * scale to the parameters, and return loss / divisor, on the device.
 
         `divisor` is the number of target tokens of the whole update, `scale` the loss scale of fp16.
         """
-        return self._backward(batch.to(self.device), 1 / divisor, scale).item()  # type: ignore[arg-type]
+        loss = self._backward(batch.to(self.device), 1 / divisor, scale)  # type: ignore[arg-type]
+        self._is_empty = False
+        return loss
 
     def _backward(self, batch: Batch, factor: "float | Tensor", scale: "float | Tensor") -> Tensor:
+        """Compute the loss times `factor`, and add its gradient times `scale` to the parameters of the model."""
+        if self.copy is None:
+            return self._differentiate(batch, factor, scale)
+        with self.copy.pushing(add=not self._is_empty):
+            return self._differentiate(batch, factor, scale)
+
+    def _differentiate(self, batch: Batch, factor: "float | Tensor", scale: "float | Tensor") -> Tensor:
+        """Compute the loss times `factor`, and leave its gradient in the parameters that it depends on."""
         with self.autocast(), fast_linears(self.model) if is_worthwhile(self.device) else nullcontext():
             loss = self.loss(batch) * factor
         (loss * scale).backward()  # type: ignore[no-untyped-call]
@@ -104,19 +125,31 @@ class GraphedGradients(Gradients[Batch]):
         self._pool = torch.cuda.graph_pool_handle()
 
     @override
+    def _backward(self, batch: Batch, factor: "float | Tensor", scale: "float | Tensor") -> Tensor:
+        if self.copy is None or self.is_off:
+            return super()._backward(batch, factor, scale)
+        loss = self._differentiate(batch, factor, scale)
+        self.copy.push(add=not self._is_empty)  # all at once, and in place: the graphs contain the addresses
+        return loss
+
+    @override
     def clear(self) -> None:
-        """Set the gradients to zero in place, because the graphs contain their addresses."""
+        """Set the gradients to zero in place, because the graphs contain their addresses. A copy replaces them."""
         if self.is_off:
             super().clear()
+            return
+        self._is_empty = True
+        if self.copy is not None:
             return
         gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
         if gradients:
             torch._foreach_zero_(gradients)
 
     @override
-    def add(self, batch: Batch, *, divisor: float, scale: float) -> float:
+    def add(self, batch: Batch, *, divisor: float, scale: float) -> Tensor:
         assert isinstance(batch, tuple)
-        key = tuple((x.shape, x.dtype) for x in batch)
+        replaces = self.copy is not None and self._is_empty
+        key = (replaces, *((x.shape, x.dtype) for x in batch))
         if key not in self._recordings and not self.is_off and len(self._recordings) < MAX_GRAPHS:
             self._try_to_record(key, batch)
         if key not in self._recordings:
@@ -126,12 +159,13 @@ class GraphedGradients(Gradients[Batch]):
             kept.copy_(new, non_blocking=True)
         self._numbers.copy_(torch.tensor([1 / divisor, scale]))
         recording.graph.replay()
-        return recording.loss.item()
+        self._is_empty = False
+        return recording.loss.clone()  # the next replay writes over it, perhaps before anybody has read it
 
     def _try_to_record(self, key: tuple[object, ...], batch: Batch) -> None:
         """Record the training step of this batch's shape under `key`. If that fails, switch graphs off and warn."""
         kept: Any = batch.to(self.device)
-        if not self._recordings:
+        if not self._recordings or self.copy is not None:
             self._warm_up(kept)
         gradients = [parameter.grad for parameter in self.parameters]
         try:
@@ -141,6 +175,8 @@ class GraphedGradients(Gradients[Batch]):
         except CaptureError as error:
             for parameter, gradient in zip(self.parameters, gradients, strict=True):
                 parameter.grad = gradient  # the failed recording may have allocated uninitialized gradients
+            if self.copy is not None:
+                self.copy.prepare_gradients()
             self._recordings.clear()  # after a failed capture they would draw other random numbers
             self.is_off = True
             reason = (str(error).strip() or "no reason given").splitlines()[0].rstrip(".")
@@ -152,15 +188,22 @@ class GraphedGradients(Gradients[Batch]):
             self._recordings[key] = _Recording(graph, tuple(kept), loss)
 
     def _warm_up(self, batch: Any) -> None:
-        """Run two steps before the first recording, so that libraries initialize and gradients are allocated."""
+        """Run two steps before the first recording, so that libraries initialize and gradients are allocated.
+
+        The layers of a copy may be compiled, which has to happen before any recording of a new shape. The gradients of
+        the model do not change.
+        """
         state = torch.cuda.get_rng_state(self.device)
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # capture requires a warm-up on a side stream
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            for _ in range(2):
-                self._backward(batch, *self._numbers.unbind())
+            for _ in range(2 if not self._recordings else 1):
+                self._differentiate(batch, *self._numbers.unbind())
         torch.cuda.current_stream().wait_stream(stream)
-        self.clear()
+        if self.copy is None:
+            self.clear()
+        else:
+            self.copy.prepare_gradients()
         torch.cuda.set_rng_state(state, self.device)
 
 
@@ -171,3 +214,11 @@ def can_graph(model: nn.Module, device: torch.device) -> bool:
     """
     stacks = [module for module in model.modules() if isinstance(module, Stack)]
     return device.type == "cuda" and not any(stack.layer_drop or stack.gradient_checkpointing for stack in stacks)
+
+
+def mix_seed(*numbers: int) -> int:
+    """Return a seed for torch's random numbers, computed from several numbers; other numbers give another seed."""
+    mixed = 0
+    for number in numbers:
+        mixed = (mixed * 0x9E3779B97F4A7C15 + number + 1) % 2**63
+    return mixed

@@ -9,9 +9,9 @@ from glassformer.base.write_errors import naming_write_errors
 from glassformer.metrics.scores import title_of
 from glassformer.progress import Step, reporting, say
 from glassformer.training.schedules import Plan
+from glassformer.training.started_update import Update
 from glassformer.training.state import Evaluation
 from glassformer.training.train_config import TrainConfig
-from glassformer.training.trainer import Update
 
 LOG, EVENTS = "log.jsonl", "events.out.tfevents.*"
 

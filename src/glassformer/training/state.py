@@ -59,6 +59,8 @@ class TrainState:
     """Seconds spent on validations and saves."""
     tokens: int = 0
     """Target tokens of all updates made."""
+    is_compiled: bool = False
+    """Whether the layers were compiled, so that a run that chose it by itself resumes the same way."""
     evaluations: list[Evaluation] = field(default_factory=list)
 
 

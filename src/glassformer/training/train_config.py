@@ -28,7 +28,7 @@ class TrainConfig(Checked):
     accumulate: Count = 1
     """Batches whose gradients are summed for one update: the same as one larger batch."""
     batch_ramp: str = ""
-    """Begin with smaller batches: 0.25:0.3 begins with a quarter of --max-tokens and grows to all of them over the
+    """Start with smaller batches: 0.25:0.3 starts with a quarter of --max-tokens and grows to all of them over the
     first 30 % of the updates; empty keeps the size."""
     seed: Seed = 0
     """Seed of everything random."""
@@ -85,8 +85,9 @@ class TrainConfig(Checked):
     """Number of CPU threads; 0 is torch's default, and fewer are faster if other programs keep a core busy."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """Floating-point type to compute in; auto is bf16 if the device computes it fast, else fp32."""
-    compile: bool = False
-    """Compile the model with torch.compile."""
+    compile: Literal["auto", "on", "off"] = "auto"
+    """Compile the layers of the model with torch.compile, which takes up to a minute; auto does so on a GPU if the run
+    is long enough and a short trial is faster."""
     cuda_graphs: bool = True
     """On a GPU, record each training step as a CUDA graph and replay it: small models train many times faster."""
     gradient_checkpointing: bool = False
@@ -113,6 +114,8 @@ class TrainConfig(Checked):
         return 2 if self.adversarial else 1
 
     def __post_init__(self) -> None:
+        if isinstance(self.compile, bool):  # as in recipes and runs of older versions
+            object.__setattr__(self, "compile", "on" if self.compile else "off")
         super().__post_init__()
         if not 0 < self.warmup < 1:
             if self.warmup != int(self.warmup):

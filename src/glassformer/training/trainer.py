@@ -21,16 +21,12 @@ uninterrupted one (on the same device and versions).
 """
 
 import math
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from types import FrameType
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -44,11 +40,14 @@ from glassformer.metrics.scores import LOWER_IS_BETTER
 from glassformer.progress import Step
 from glassformer.runtime.devices import choose_device
 from glassformer.training.adversarial import shifted_embeddings, token_tables
-from glassformer.training.gradients import Batch, Gradients, GraphedGradients, TrainBatch, can_graph
+from glassformer.training.gradient_setup import GradientSetup
+from glassformer.training.gradients import Batch, TrainBatch, mix_seed
 from glassformer.training.lora import fold_adapters
 from glassformer.training.optimizers import make_optimizer
-from glassformer.training.precision import autocast, choose_precision
+from glassformer.training.precision import choose_precision
+from glassformer.training.prefetch import GetBatches, get_batches, prefetching
 from glassformer.training.schedules import Plan, simple_plan
+from glassformer.training.started_update import StartedUpdate, Update, can_apply_on_device
 from glassformer.training.state import (
     Evaluation,
     NotFiniteError,
@@ -60,6 +59,7 @@ from glassformer.training.state import (
     save_checkpoint,
     saved_positions,
 )
+from glassformer.training.stop_signals import Interrupted, StopSignals
 from glassformer.training.train_config import TrainConfig
 
 MAX_BAD = 5
@@ -78,43 +78,8 @@ class Batches(Protocol[AnyBatch]):
         """Return batch `number`, counted from 0 over the whole run. It does not depend on earlier calls."""
 
 
-class Update(NamedTuple):
-    """Statistics of one update, made or skipped: the argument of `Trainer.on_update`."""
-
-    position: int
-    """Updates tried so far, this one included."""
-    update: int
-    """Updates made so far, without skipped ones."""
-    loss: float
-    """Mean loss per target token."""
-    lr: float
-    gradient_norm: float
-    """Norm of the gradient before clipping."""
-    tokens: int
-    """Target tokens of this update."""
-    seconds: float
-    skipped: int
-    """Updates skipped so far because their gradients were not finite."""
-
-
 class DivergedError(RuntimeError):
     """Training diverged: MAX_BAD consecutive updates had no finite gradient, or a parameter is NaN or infinite."""
-
-
-class Interrupted(Exception):  # noqa: N818  # not an error: the user asked for it
-    """SIGINT or SIGTERM stopped the run, after a checkpoint was saved."""
-
-    def __init__(self, signal_number: int):
-        super().__init__(f"stopped by {signal.Signals(signal_number).name}; everything is saved")
-        self.exit_code = 128 + signal_number
-
-
-class StoppedAtOnceError(KeyboardInterrupt):
-    """A second SIGINT or SIGTERM stopped the run at once, without saving a checkpoint."""
-
-    def __init__(self, signal_number: int):
-        super().__init__(f"stopped by {signal.Signals(signal_number).name}")
-        self.exit_code = 128 + signal_number
 
 
 @dataclass(kw_only=True)
@@ -131,6 +96,9 @@ class Trainer(Generic[Batch]):
     batches: Batches[Batch]
     loss: Callable[[Batch], Tensor]
     """Returns the *sum* of a batch's token losses. The trainer divides it by the tokens of all accumulated batches."""
+    loss_of: Callable[[nn.Module], Callable[[Batch], Tensor]] | None = None
+    """Returns the loss function of a copy of the model, as `loss` is that of `model`. None makes no such copies: they
+    compute gradients faster on a GPU (`compute_copy.py`), and can be compiled."""
     evaluate: Callable[[], dict[str, float]]
     """Returns validation scores by name. `config.metric`, or else the first score, selects the best checkpoint."""
     folder: Path
@@ -139,6 +107,8 @@ class Trainer(Generic[Batch]):
     """Number of updates and learning-rate schedule; None takes them from `config`."""
     correct: Callable[[TrainState], Plan | None] = lambda state: None
     """Called before each update. Returns the plan to follow from here on, after recording it; None keeps the plan."""
+    is_correction_due: Callable[[TrainState], bool] = lambda state: False
+    """Returns whether `correct` may change the plan at this state, without changing anything."""
     wants_validation: Callable[[TrainState], bool] = lambda state: False
     """Called before each update. Returns whether to validate now, in addition to every `config.eval_every` updates."""
     on_update: Callable[[Update], None] = lambda update: None
@@ -156,17 +126,26 @@ class Trainer(Generic[Batch]):
             raise ValueError(
                 f"adversarial={self.config.adversarial}: this model's token embeddings are not trained, expected 0"
             )
-        graphed = self.config.cuda_graphs and not self.config.compile and can_graph(self.model, self.device)
-        kind = partial(GraphedGradients, warn=lambda message: self.warn(message)) if graphed else Gradients
-        self.gradients: Gradients[Batch] = kind(
-            self.model, self.loss, device=self.device, autocast=lambda: autocast(self.precision, self.device)
+        self.setup: GradientSetup[Batch] = GradientSetup(
+            model=self.model,
+            config=self.config,
+            device=self.device,
+            precision=self.precision,
+            loss=self.loss,
+            loss_of=self.loss_of,
+            warn=lambda message: self.warn(message),
         )
+        self.gradients = self.setup.gradients()
+        self.is_async = can_apply_on_device(self.optimizer, self.device) and self.precision != "fp16"
         self.state = TrainState()
+        self._started: StartedUpdate | None = None
+        self._finished_at = 0.0
+        self._get_batches: GetBatches[Batch] = lambda numbers: get_batches(self._update_batches, numbers)
         self.validation_seconds: float | None = None
         """Duration of the last validation in this process; None before the first."""
         self.save_seconds = 0.0
         """Duration of the last save in this process."""
-        self._stop_signal: int | None = None
+        self._signals = StopSignals()
 
     def run(self) -> dict[str, Tensor]:
         """Train until the plan ends or validation stops improving, then choose parameters, load and return them.
@@ -175,24 +154,29 @@ class Trainer(Generic[Batch]):
         after SIGINT or SIGTERM, and DivergedError if training diverged.
         """
         self.state = load_newest(self.folder, self.model, self.optimizer, self.warn)
+        self.state.is_compiled = self.setup.is_compiled
+        self.setup.pull()
         if not self.state.position or self.precision != "fp16":
             self.state.loss_scale = START_SCALE if self.precision == "fp16" else 1.0
-        with self._signals():
+        with self._signals.handling(), prefetching(self._update_batches, self.device) as self._get_batches:
             while True:
-                # Checked before each update instead of after, so that a run stopped in between misses no validation.
-                if self._is_evaluation_due():
-                    self._evaluate()
-                    self.save()
-                elif self.state.position % self.config.save_every == 0 and self.state.position:
-                    self.save()
-                self.plan = self.correct(self.state) or self.plan
-                if self._is_over():
-                    break
+                if self._started is None or self._is_state_needed():
+                    self._finish_started()
+                    # Before each update instead of after, so that a run stopped in between misses no validation.
+                    if self._is_evaluation_due():
+                        self._evaluate()
+                        self.save()
+                    elif self.state.position % self.config.save_every == 0 and self.state.position:
+                        self.save()
+                    self.plan = self.correct(self.state) or self.plan
+                    if self._is_over():
+                        break
                 self._update()
         return self._choose_parameters()
 
     def save(self) -> None:
         """Write a checkpoint; keep only the newest, the best and the last `keep_last` at multiples of `save_every`."""
+        self._finish_started()
         began = time.perf_counter()
         is_new = not checkpoint_path(self.folder, self.state.position).exists()
         try:
@@ -257,57 +241,104 @@ class Trainer(Generic[Batch]):
         return len(since) >= self.config.patience
 
     def _update(self) -> None:
-        """Make one update from one or several batches, equal to one from a batch with all their sequences."""
+        """Make one update from one or several batches, equal to one from a batch with all their sequences.
+
+        On a GPU the numbers of an update are read after the next one has been started, so that the GPU never waits.
+        """
         began = time.perf_counter()
         config, state = self.config, self.state
-        batches = self._update_batches[state.position]
+        position = state.position + (self._started is not None)
+        (batches,) = self._get_batches([position])
         tokens = sum(batch.n_target_tokens for batch in batches)
         self.model.train()
         self.gradients.clear()
-        total = 0.0
+        losses = []
         for index, batch in enumerate(batches):
-            total += self._add_gradient(batch, tokens, index)
+            losses.append(self._add_gradient(batch, tokens, position, index))
             self._stop_if_asked()
         if config.adversarial:
             with shifted_embeddings(self.model, config.adversarial):
                 for index, batch in enumerate(batches):
-                    self._add_gradient(batch, tokens, len(batches) + index)
+                    self._add_gradient(batch, tokens, position, len(batches) + index)
         norm = self._gradient_norm()
-        lr = self._plan.lr(config.schedule, config.lr, state.update + 1)
-        state.position += 1
-        if math.isfinite(norm) and math.isfinite(total):
-            self._apply(lr, norm)
-            state.tokens += tokens
+        started, before = StartedUpdate(losses, norm, tokens, self._next_lr(), began), self._started
+        if self.is_async:
+            started.apply_on_device(self.optimizer, config.clip)
+            self.setup.pull()
+            self._started = started
+            if before is not None:
+                self._finish(before)
         else:
-            self._skip()
-        seconds = time.perf_counter() - began
-        state.seconds += seconds
-        self.on_update(Update(state.position, state.update, total, lr, norm, tokens, seconds, state.skipped))
+            self._finish(started)
         self._stop_if_asked()
 
-    def _add_gradient(self, batch: Batch, tokens: int, index: int) -> float:
+    def _next_lr(self) -> float:
+        """Return the learning rate of the next update.
+
+        If the numbers of the update before it are read late, it counts as made. So that a resumed run computes the
+        same, this is also so if it is known to have been skipped.
+        """
+        is_last_skipped = self.state.skipped > 0 and self.state.good_in_a_row == 0
+        made = self.state.update + (self.is_async and (self._started is not None or is_last_skipped))
+        return self._plan.lr(self.config.schedule, self.config.lr, made + 1)
+
+    def _finish(self, started: StartedUpdate) -> None:
+        """Read the numbers of an update, step the optimizer unless the device has done so, and count the update."""
+        state, lr = self.state, started.lr
+        total, norm = started.read()
+        state.position += 1
+        if math.isfinite(norm) and math.isfinite(total):
+            if not self.is_async:
+                self._apply(lr, norm)
+            self._count_update()
+            state.tokens += started.tokens
+        else:
+            self._skip()
+        now = time.perf_counter()
+        seconds = now - max(started.began, self._finished_at)
+        self._finished_at = now
+        state.seconds += seconds
+        self.on_update(Update(state.position, state.update, total, lr, norm, started.tokens, seconds, state.skipped))
+
+    def _finish_started(self) -> None:
+        """Finish the update that was started and whose numbers were not read, if there is one."""
+        started, self._started = self._started, None
+        if started is not None:
+            self._finish(started)
+
+    def _is_state_needed(self) -> bool:
+        """Whether the numbers of the started update must be read before the next one: something else may be due."""
+        expected = replace(self.state, position=self.state.position + 1, update=self.state.update + 1)
+        every = (self.config.eval_every, self.config.save_every)
+        is_pause = any(expected.position % interval == 0 for interval in every) or expected.update >= self._plan.end
+        return is_pause or self.wants_validation(expected) or self.is_correction_due(expected)
+
+    def _add_gradient(self, batch: Batch, tokens: int, position: int, index: int) -> "Tensor | float":
         """Add the gradient of one pass over a batch, and return the batch's summed loss divided by `tokens`.
 
         `index` is the number of the pass within the update; it seeds the dropout.
         """
-        torch.manual_seed(_mix(self.config.seed, self.state.position, index))
+        torch.manual_seed(mix_seed(self.config.seed, position, index))
         return self.gradients.add(batch, divisor=max(tokens, 1), scale=self.state.loss_scale)
 
-    def _gradient_norm(self) -> float:
+    def _gradient_norm(self) -> Tensor:
         """Divide the gradients by the loss scale of fp16, in place, and return their total norm."""
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
         if self.state.loss_scale != 1.0:
             torch._foreach_div_(gradients, self.state.loss_scale)
-        return nn.utils.get_total_norm(gradients).item()
+        return nn.utils.get_total_norm(gradients)
 
     def _apply(self, lr: float, norm: float) -> None:
-        """Clip the gradient, whose norm is `norm`, step the optimizer with learning rate `lr`, and count the update."""
+        """Clip the gradient, whose norm is `norm`, and step the optimizer with learning rate `lr`."""
         if self.config.clip and norm > self.config.clip:
             gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
             torch._foreach_mul_(gradients, self.config.clip / norm)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         self.optimizer.step()
+        self.setup.pull()
+
+    def _count_update(self) -> None:
         self.state.update += 1
         self.state.bad_in_a_row = 0
         self.state.good_in_a_row += 1
@@ -362,39 +393,8 @@ class Trainer(Generic[Batch]):
         self.model.eval()
         return chosen
 
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        """Context manager that handles SIGINT and SIGTERM: the first saves and stops the run, the second stops at once.
-
-        Python allows signal handlers in the main thread only; in other threads the caller's handlers stay.
-        """
-
-        def request_stop(number: int, frame: FrameType | None) -> None:
-            if self._stop_signal is not None:
-                raise StoppedAtOnceError(number)
-            self._stop_signal = number
-
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-
-        before = {number: signal.signal(number, request_stop) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
     def _stop_if_asked(self) -> None:
         """If a signal arrived, save a checkpoint and raise Interrupted. Resuming repeats an unfinished update."""
-        if self._stop_signal is not None:
+        if self._signals.received is not None:
             self.save()
-            raise Interrupted(self._stop_signal)
-
-
-def _mix(*numbers: int) -> int:
-    """Return a seed for torch's random numbers, computed from several numbers; other numbers give another seed."""
-    mixed = 0
-    for number in numbers:
-        mixed = (mixed * 0x9E3779B97F4A7C15 + number + 1) % 2**63
-    return mixed
+            raise Interrupted(self._signals.received)

@@ -1,11 +1,14 @@
-"""HF's Llama (SmolLM included), Mistral, Qwen2 and Qwen3. They differ in biases, Q/K norms and sliding windows.
+"""HF's Llama (SmolLM included), Mistral, Qwen2, Qwen3, Phi-3, StableLM, Granite and Gemma 1.
+
+They differ in biases, norms, sliding windows, factors, and in Phi-3's fused tensors.
 
 `table` maps our parameter names to HF's tensor names; `name_tables.py` applies it in both directions.
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, Literal, cast
 
 from glassformer.checkpoint.hf.equivalent_forms import FOLD_EMBEDDING_SCALE
 from glassformer.checkpoint.hf.name_tables import Family, NameRule, layer_rules, module_rules
@@ -26,21 +29,29 @@ from glassformer.checkpoint.hf.values import (
 )
 from glassformer.models import ModelConfig, preset
 
-NAMES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"}
-KV_HEADS = {"mistral": 8, "qwen2": 32, "qwen3": 32}
+NAMES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3", "phi3": "Phi3"}
+NAMES |= {"stablelm": "StableLm", "granite": "Granite", "gemma": "Gemma"}
+KV_HEADS = {"mistral": 8, "qwen2": 32, "qwen3": 32, "stablelm": 32, "gemma": 16}
 """HF's default of `num_key_value_heads` if the key is absent. A null value means as many as query heads."""
+WITH_ATTENTION_BIAS = ("llama", "qwen3", "granite", "gemma")
+NORMS: dict[str, Literal["layer", "offset_rms"]] = {"stablelm": "layer", "gemma": "offset_rms"}
+ROTATED_PART = {"phi3": 1.0, "stablelm": 0.25}
+"""HF's default of `partial_rotary_factor`, for families that read it."""
+EPS, DEFAULT_EPS = {"stablelm": ("layer_norm_eps",)}, {"stablelm": 1e-5, "phi3": 1e-5}
 
 
 def read_config(values: Mapping[str, Any], names: frozenset[str]) -> ModelConfig:
     """Convert HF's `config.json` values to a `ModelConfig`. These families do not use `names`, the stored tensors."""
     kind = values["model_type"]
     require(values, "pretraining_tp", 1)
-    attention_bias = kind in ("llama", "qwen3") and read_bool(values, "attention_bias", default=False)
+    attention_bias = kind in WITH_ATTENTION_BIAS and read_bool(values, "attention_bias", default=False)
     width = read_int(values, "hidden_size")
-    head_dim = read_int(values, "head_dim", default=128 if kind == "qwen3" else None)
+    head_dim = read_int(values, "head_dim", default={"qwen3": 128, "gemma": 256}.get(kind))
+    if kind == "phi3":
+        values = {"original_max_position_embeddings": 4096, **values}
     n_heads = read_n_heads(values, "num_attention_heads", width=width if head_dim is None else MAX_INT)
     kv_heads = n_heads if "num_key_value_heads" in values else KV_HEADS.get(kind, n_heads)
-    is_tied = read_bool(values, "tie_word_embeddings", default=False)
+    is_tied = read_bool(values, "tie_word_embeddings", default=kind == "gemma")
     config = replace(
         preset("llama"),
         vocab_size=read_int(values, "vocab_size"),
@@ -50,19 +61,50 @@ def read_config(values: Mapping[str, Any], names: frozenset[str]) -> ModelConfig
         n_heads=n_heads,
         n_kv_heads=read_int(values, "num_key_value_heads", default=kv_heads),
         head_dim=None if head_dim is None or head_dim * n_heads == width else head_dim,
-        activation=read_activation(values, "hidden_act", default="silu"),
-        norm_eps=read_float(values, "rms_norm_eps", default=1e-6),
-        **read_rotary(values, width // n_heads if head_dim is None else head_dim),
+        activation=read_activation(values, "hidden_act", default="gelu_new" if kind == "gemma" else "silu"),
+        norm=NORMS.get(kind, "rms"),
+        norm_eps=read_float(values, *EPS.get(kind, ("rms_norm_eps",)), default=DEFAULT_EPS.get(kind, 1e-6)),
+        **read_rotary(values, width // n_heads if head_dim is None else head_dim, part=ROTATED_PART.get(kind)),
         sliding_window=_window(values),
         qkv_bias=True if kind == "qwen2" else attention_bias,
         out_bias=False if kind == "qwen2" else attention_bias,
-        ffn_bias=kind == "llama" and read_bool(values, "mlp_bias", default=False),
+        ffn_bias=kind in ("llama", "granite") and read_bool(values, "mlp_bias", default=False),
         qk_norm=kind == "qwen3",
         attention_dropout=read_float(values, "attention_dropout", default=0.0),
         tie="output" if is_tied else "none",
+        scale_embeddings=kind == "gemma",
     )
+    config = _with_own_settings(values, config)
     with_lm_head = has_lm_head(values, f"{NAMES[kind]}Model", f"{NAMES[kind]}ForCausalLM")
     return config if with_lm_head else config.with_head("none")
+
+
+def _with_own_settings(values: Mapping[str, Any], config: ModelConfig) -> ModelConfig:
+    """Return the config with the settings that one family alone has."""
+    kind = values["model_type"]
+    if kind == "stablelm":
+        for key in ("qk_layernorm", "use_parallel_residual"):
+            require(values, key, False)
+        dropout = read_float(values, "hidden_dropout", default=0.0)
+        return replace(config, qkv_bias=read_bool(values, "use_qkv_bias", default=False), dropout=dropout)
+    if kind == "phi3":
+        return replace(
+            config,
+            dropout=read_float(values, "resid_pdrop", default=0.0),
+            embedding_dropout=read_float(values, "embd_pdrop", default=0.0),
+        )
+    if kind == "granite":
+        factor = read_float(values, "embedding_multiplier", default=1.0)
+        return replace(
+            config,
+            embedding_multiplier=None if factor == 1.0 else factor,
+            residual_multiplier=read_float(values, "residual_multiplier", default=1.0),
+            attention_scale=read_float(values, "attention_multiplier", default=1.0),
+            output_multiplier=1.0 / (read_float(values, "logits_scaling", default=1.0) or 1.0),
+        )
+    if kind == "gemma":
+        require(values, "use_bidirectional_attention", False)
+    return config
 
 
 def _window(values: Mapping[str, Any]) -> int | None:
@@ -71,8 +113,10 @@ def _window(values: Mapping[str, Any]) -> int | None:
     Raises UnsupportedModelError if only some layers have a window.
     """
     kind = values["model_type"]
-    if kind == "llama":
+    if kind in ("llama", "stablelm", "granite", "gemma"):
         return None
+    if kind == "phi3":
+        return cast("int | None", read_int(values, "sliding_window", default=None))
     # HF's default if the key is absent; null means no window.
     window: int | None = read_int(values, "sliding_window", default=None if "sliding_window" in values else 4096)
     if kind == "mistral":
@@ -107,16 +151,29 @@ def write_config(kind: str, config: ModelConfig) -> dict[str, Any]:
         "num_key_value_heads": config.kv_heads,
         "head_dim": config.head_size,
         "hidden_act": TO_HF_ACTIVATION[config.activation],
-        "rms_norm_eps": config.norm_eps,
-        **write_rotary(config),
+        EPS.get(kind, ("rms_norm_eps",))[0]: config.norm_eps,
+        **write_rotary(config, has_part=kind in ROTATED_PART),
         "attention_dropout": config.attention_dropout,
         "tie_word_embeddings": config.ties_output,
     }
-    if kind in ("llama", "qwen3"):
+    if kind in WITH_ATTENTION_BIAS:
         values["attention_bias"] = config.out_bias
-    if kind == "llama":
+    if kind in ("llama", "granite"):
         values["mlp_bias"] = config.ffn_bias
-    if kind == "mistral":
+    if kind == "stablelm":
+        values |= {"use_qkv_bias": config.qkv_bias, "hidden_dropout": config.dropout}
+    if kind == "granite":
+        values |= {
+            "embedding_multiplier": config.embedding_factor,
+            "residual_multiplier": config.residual_multiplier,
+            "attention_multiplier": config.scale,
+            "logits_scaling": _inverse(config.output_multiplier),
+        }
+    if kind == "phi3":
+        original = config.rope_original_len if config.rope_scaling == "longrope" else config.max_len
+        values |= {"resid_pdrop": config.dropout, "embd_pdrop": config.embedding_dropout}
+        values |= {"original_max_position_embeddings": original, "pad_token_id": None}
+    if kind in ("mistral", "phi3"):
         values["sliding_window"] = config.sliding_window
     if kind in ("qwen2", "qwen3"):
         has_window = config.sliding_window is not None
@@ -125,8 +182,17 @@ def write_config(kind: str, config: ModelConfig) -> dict[str, Any]:
     return values
 
 
-def table(config: ModelConfig) -> list[NameRule]:
-    """Return the rules that map HF's tensor names to our parameter names, for the whole model and each layer."""
+def _inverse(factor: float) -> float:
+    """Return 1 / factor, as a short decimal if that has the same inverse."""
+    return next((x for x in (round(1.0 / factor, 6), 1.0 / factor) if x and 1.0 / x == factor), 1.0 / factor)
+
+
+def table(config: ModelConfig, *, is_fused: bool = False) -> list[NameRule]:
+    """Return the rules that map HF's tensor names to our parameter names, for the whole model and each layer.
+
+    With `is_fused`, as in Phi-3, one tensor holds the query, key and value projections, and one both inputs of the
+    feed-forward network.
+    """
     pairs = {
         "self_attn.q_proj": "self_attn.q_proj",
         "self_attn.k_proj": "self_attn.k_proj",
@@ -140,7 +206,21 @@ def table(config: ModelConfig) -> list[NameRule]:
         "self_attn_sublayer.norm": "input_layernorm",
         "ffn_sublayer.norm": "post_attention_layernorm",
     }
+    fused: list[NameRule] = []
+    groups: dict[str, tuple[str, ...]] = {}
+    if is_fused:
+        groups["self_attn.qkv_proj"] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+        groups["mlp.gate_up_proj"] = ("ffn.gate_proj", "ffn.up_proj")
+        for name in [name for names in groups.values() for name in names]:
+            del pairs[name]
+        fused = [
+            NameRule(f"model.layers.{i}.{theirs}.{part}", tuple(f"decoder.layers.{i}.{name}.{part}" for name in ours))
+            for i in range(config.n_decoder_layers)
+            for theirs, ours in groups.items()
+            for part in ("weight", "bias")
+        ]
     return [
+        *fused,
         *module_rules(
             {"embeddings.tokens": "model.embed_tokens", "decoder.norm": "model.norm", "head.out_proj": "lm_head"}
         ),
@@ -155,9 +235,9 @@ def _family(kind: str) -> Family:
         prefix="model.",
         read_config=read_config,
         write_config=lambda config: write_config(kind, config),
-        table=table,
+        table=partial(table, is_fused=kind == "phi3"),
         copies=[("lm_head.weight", "model.embed_tokens.weight")],
-        rewrites=[FOLD_EMBEDDING_SCALE],
+        rewrites=[] if kind in ("gemma", "granite") else [FOLD_EMBEDDING_SCALE],
         ignored=r"rotary_emb\.inv_freq$",
     )
 

@@ -111,14 +111,18 @@ def rotary_table(values: Mapping[str, Any]) -> dict[str, Any]:
     return table
 
 
-def write_rotary(config: ModelConfig) -> dict[str, Any]:
-    """Return HF's values for the rotary positions of a config, `max_position_embeddings` included."""
+def write_rotary(config: ModelConfig, *, has_part: bool = False) -> dict[str, Any]:
+    """Return HF's values for the rotary positions of a config, `max_position_embeddings` included.
+
+    `has_part` is for families that rotate a part of each head by default: the part is then written if it is 1, too.
+    """
     table: dict[str, Any] = {
         "rope_type": {ours: theirs for theirs, ours in KINDS.items() if theirs != "su"}[config.rope_scaling],
         "rope_theta": config.rope_theta,
     }
     length = config.max_len
-    if config.rope_width is not None:
+    has_part = has_part or config.rope_width is not None
+    if has_part:
         # HF computes int(head size * factor), which may round down.
         share = config.rope_size / config.head_size
         exact = next(x for x in (share, share + 1e-9) if int(config.head_size * x) == config.rope_size)
@@ -139,7 +143,7 @@ def write_rotary(config: ModelConfig) -> dict[str, Any]:
         if length == config.rope_original_len:  # the length that HF reaches with the long divisors
             length = max(length, round(config.rope_factor * config.rope_original_len))
     values = {"rope_theta": config.rope_theta, "rope_parameters": table, "max_position_embeddings": length}
-    if config.rope_width is not None:
+    if has_part:
         values["partial_rotary_factor"] = table["partial_rotary_factor"]
     if config.rope_scaling != "none":  # for HF before version 5
         values["rope_scaling"] = {key: value for key, value in table.items() if key != "rope_theta"}

@@ -1,0 +1,82 @@
+"""How the gradients of a run are computed: by the model or a copy of it, compiled or not, by CUDA graphs or not."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Generic, Literal
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.models import DecoderModel, Model
+from glassformer.training.compiled_layers import compile_layers, training_attention, uncompile_layers
+from glassformer.training.compute_copy import ComputeCopy, can_copy
+from glassformer.training.gradients import Batch, Gradients, GraphedGradients, can_graph
+from glassformer.training.precision import autocast
+from glassformer.training.train_config import TrainConfig
+
+
+@dataclass(kw_only=True)
+class GradientSetup(Generic[Batch]):
+    """Makes the `Gradients` of a run. In bf16 on a GPU, and if layers are compiled, a copy of the model computes them.
+
+    Adversarial training and LoRA change weights of the model between two passes, so there the model computes them.
+    """
+
+    model: nn.Module
+    config: TrainConfig
+    device: torch.device
+    precision: Literal["fp32", "bf16", "fp16"]
+    loss: Callable[[Batch], Tensor]
+    loss_of: Callable[[nn.Module], Callable[[Batch], Tensor]] | None
+    warn: Callable[[str], None]
+
+    def __post_init__(self) -> None:
+        self.copy: ComputeCopy | None = None
+        """The copy of the model that computes the gradients; None if the model itself does."""
+        self.is_compiled = False
+        """Whether the layers of the copy are compiled."""
+        self._is_narrow = self.device.type == "cuda" and self.precision == "bf16"
+        is_copied = self._is_narrow or self.config.compile == "on"
+        if is_copied and self.can_compile and isinstance(self.model, Model):
+            self.copy = ComputeCopy(self.model, torch.bfloat16 if self._is_narrow else torch.float32)
+            self.copy.module.train()
+
+    @property
+    def can_compile(self) -> bool:
+        """Whether a copy of the model can compute the gradients. Only the layers of a copy are ever compiled."""
+        return self.loss_of is not None and not self.config.adversarial and can_copy(self.model)
+
+    def set_compiled(self, on: bool) -> None:
+        """Compile the layers of the copy from the next step on, or no longer."""
+        if self.copy is not None and on != self.is_compiled:
+            (compile_layers if on else uncompile_layers)(self.copy.module)
+            self.is_compiled = on
+
+    def gradients(self, loss: Callable[[Batch], Tensor] | None = None) -> Gradients[Batch]:
+        """Return a new accumulator of gradients, by CUDA graphs if possible. `loss` replaces the loss of the run."""
+        if loss is None:
+            loss = self.loss if self.copy is None or self.loss_of is None else self.loss_of(self.copy.module)
+        if self.config.cuda_graphs and can_graph(self.model, self.device):
+            return GraphedGradients(
+                self.model, loss, device=self.device, autocast=self.context, copy=self.copy, warn=self.warn
+            )
+        return Gradients(self.model, loss, device=self.device, autocast=self.context, copy=self.copy)
+
+    @property
+    def copy_bytes(self) -> int:
+        """Memory of the copy of the model, without its gradients."""
+        return 0 if self.copy is None else sum(parameter.nbytes for parameter in self.copy.module.parameters())
+
+    def pull(self) -> None:
+        """Copy the parameters of the model to the copy, after they have changed."""
+        if self.copy is not None:
+            self.copy.pull()
+
+    @contextmanager
+    def context(self) -> Iterator[None]:
+        """Context manager in which a loss is computed: with the precision and attention kernels of training."""
+        precision = "fp32" if self._is_narrow and self.copy is not None else self.precision
+        is_long = isinstance(self.model, DecoderModel)
+        with autocast(precision, self.device), training_attention(self.device, long=is_long):
+            yield

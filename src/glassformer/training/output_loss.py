@@ -1,0 +1,67 @@
+"""The loss of an output layer on a GPU: the logits of the whole batch exist once, and become their own gradient.
+
+They have the dtype of the model (`kernels/cross_entropy_kernel.py`). `fused_loss.py` chooses between this and chunks.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from typing_extensions import override
+
+from glassformer.kernels.cross_entropy_kernel import can_use_kernel, replace_by_gradient
+
+
+def can_replace_logits(hidden: Tensor, weight: Tensor) -> bool:
+    """Whether `replaced_logits_loss` can be used: on a GPU in bfloat16 or float32, outside of compiled code.
+
+    Not in float16: the gradient of the sum, before it is divided by the number of tokens, could overflow.
+    """
+    is_plain = hidden.dtype == weight.dtype and hidden.dtype in (torch.bfloat16, torch.float32)
+    is_cast = torch.is_autocast_enabled("cuda") or torch.compiler.is_compiling()
+    return is_plain and can_use_kernel(hidden) and not is_cast
+
+
+def replaced_logits_loss(hidden: Tensor, layer: Any, targets: Tensor, *, smoothing: float, ignored: int) -> Tensor:
+    """Return the summed loss of hidden states (N, C) and target ids (N,): `layer`, then smoothed cross-entropy.
+
+    `layer` is a linear layer whose weight may have more rows than `out_features`, as padding.
+    """
+    arguments = hidden, layer.weight, layer.bias, targets, layer.out_features, smoothing, ignored
+    loss: Tensor = OutputLoss.apply(*arguments)  # type: ignore[no-untyped-call]
+    return loss
+
+
+class OutputLoss(torch.autograd.Function):
+    """The summed smoothed cross-entropy of `F.linear(inputs, weight, bias)`, with one set of logits in memory."""
+
+    @override
+    @staticmethod
+    def forward(
+        ctx: Any,
+        inputs: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        answers: Tensor,
+        n_classes: int,
+        smoothing: float,
+        ignored: int,
+    ) -> Tensor:
+        """Return the summed loss of inputs (N, C) and answers (N,). `weight` is (W, C) with W >= n_classes."""
+        logits = F.linear(inputs, weight, bias)  # (N, W)
+        losses = replace_by_gradient(logits, answers, n_classes=n_classes, smoothing=smoothing, ignore=ignored)
+        ctx.save_for_backward(inputs, weight, logits)
+        ctx.has_bias = bias is not None
+        return losses.sum()
+
+    @override
+    @staticmethod
+    def backward(ctx: Any, *factors: Any) -> tuple[Tensor | None, ...]:
+        """Return the gradients. The gradient of the logits was computed in `forward`."""
+        inputs, weight, gradient = ctx.saved_tensors
+        (factor,) = factors
+        to_inputs = (gradient @ weight).mul_(factor)
+        to_weight = (gradient.T @ inputs).mul_(factor)
+        to_bias = (gradient.sum(0, dtype=torch.float32) * factor).to(weight.dtype) if ctx.has_bias else None
+        return to_inputs, to_weight, to_bias, None, None, None, None
