@@ -41,8 +41,7 @@ class TokenizerConfig(Checked):
 
     tokenizer_file: str | None = None
     """Use the vocabulary of this tokenizer instead of training one: a tokenizer.json, a SentencePiece model, or a
-    folder of Hugging Face. It splits text as before; only the ids change. The other options then have no effect, except
-    for bpe_dropout."""
+    folder of Hugging Face; texts are split as before, with other ids."""
     kind: Literal["bpe", "unigram", "bytes", "characters"] = "bpe"
     """Kind of tokenizer: byte-pair merges (Sennrich et al. 2016), a unigram language model (Kudo 2018), single bytes,
     or the characters of the training text."""
