@@ -1,0 +1,81 @@
+"""Write the table of HF model families in docs/pretrained.md: heads and exports, as the code decides them.
+
+Usage: `python tools/family_table.py` rewrites the table; a test compares it with the code.
+"""
+
+from contextlib import suppress
+from pathlib import Path
+
+from glassformer.checkpoint.ct2_export import blocking_ct2
+from glassformer.checkpoint.gguf_export import blocking_gguf
+from glassformer.checkpoint.hf import FAMILIES, Family, blocking_settings
+from glassformer.models import PRESETS, ModelConfig, preset
+
+PAGE = Path(__file__).parents[1] / "docs" / "pretrained.md"
+START, END = "<!-- families -->\n\n", "\n<!-- end of families -->\n"
+ALSO = {
+    "bert": "SpanBERT, MiniLM",
+    "llama": "Llama 1 to 3.3, CodeLlama, SmolLM 1 and 2",
+    "t5": "Flan-T5",
+    "m2m_100": "NLLB",
+    "deberta-v2": "DeBERTa v3, mDeBERTa",
+    "xlm-roberta": "XLM-R",
+    "phi3": "Phi-3 and Phi-3.5 (text)",
+    "gemma": "Gemma 1",
+}
+HEADS = {
+    "language_model": "language model",
+    "sequence_class": "sequence classes",
+    "token_class": "token classes",
+    "span": "spans",
+}
+
+
+def family_table() -> str:
+    """Return the table: one row for each family, in the order in which the code tries them."""
+    lines = ["| `model_type` | also | kind | heads | exports beside HF and ONNX |", "|---|---|---|---|---|"]
+    for family in FAMILIES.values():
+        base = _config_of(family)
+        heads = [name for head, name in HEADS.items() if _fits(family, base, head)]
+        kind = family.kind.replace("_", "-")
+        cells = f"`{family.model_type}`", ALSO.get(family.model_type, ""), kind, ", ".join(heads), _exports(base)
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _config_of(family: Family) -> ModelConfig:
+    """Return the config of a small model with the family's usual settings."""
+    for name in sorted(PRESETS, key=lambda name: name != "tiny-llama"):  # most decoders are like Llama
+        config = preset(name)
+        if name.startswith("tiny-") and config.kind == family.kind:
+            with suppress(ValueError, KeyError):
+                values = {"model_type": family.model_type, **family.write_config(config)}
+                return family.read_config(values, frozenset({"final_logits_bias"}))
+    raise LookupError(f"no preset has a form in {family.model_type}: expected one")
+
+
+def _fits(family: Family, base: ModelConfig, head: str) -> bool:
+    more = {"n_labels": 3} if head in ("sequence_class", "token_class") else {}
+    for transform, activation in ((False, None), (True, None), (True, "gelu")):
+        with suppress(ValueError):
+            config = base.with_head(head, head_transform=transform, head_activation=activation, **more)
+            if not blocking_settings(family, config):
+                return True
+    return False
+
+
+def _exports(base: ModelConfig) -> str:
+    found = []
+    with suppress(ValueError):
+        if base.kind == "decoder" and not all(blocking_gguf(base).values()):
+            found.append("GGUF")
+    if base.kind == "encoder_decoder" and not blocking_ct2(base):
+        found.append("CTranslate2")
+    return ", ".join(found)
+
+
+if __name__ == "__main__":
+    text = PAGE.read_text(encoding="utf-8")
+    before, rest = text.split(START)
+    _, after = rest.split(END)
+    PAGE.write_text(f"{before}{START}{family_table()}{END}{after}", encoding="utf-8")
