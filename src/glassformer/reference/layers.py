@@ -40,10 +40,10 @@ class Sublayer:
 class Layer:
     """A Transformer layer: self-attention, cross-attention if `cross`, and feed-forward, each with a residual.
 
-    `scale` multiplies the attention scores.
+    `scale` multiplies the attention scores; None is the config's.
     """
 
-    def __init__(self, params: Parameters, config: Config, *, cross: bool, scale: float):
+    def __init__(self, params: Parameters, config: Config, *, cross: bool, scale: float | None = None):
         self.self_attn = MultiHeadAttention(params.at("self_attn"), config, scale)
         self.self_attn_sublayer = Sublayer(params.at("self_attn_sublayer"), config)
         self.cross_attn = None
