@@ -75,13 +75,17 @@ def assert_one_or_tied(a, b, tolerance):
 
 
 def written_by_hf(model, found, start, end):
-    """Return the texts of HF's `generate` after `start` tokens as `GeneratedText`; scores are after the rules."""
+    """Return the texts of HF's `generate` after `start` tokens as `GeneratedText`.
+
+    Scores are after the rules. Log-probabilities are before them if `found` has logits.
+    """
+    logits = found.scores if found.get("logits") is None else found.logits
     texts = []
     for row, tokens in enumerate(found.sequences[:, start:].tolist()):
         length = tokens.index(end) if end in tokens else len(tokens)
         if found.get("sequences_scores") is not None:
             texts.append(GeneratedText(tokens[:length], score=found.sequences_scores[row].item()))
         else:
-            logs = model.compute_transition_scores(found.sequences, found.scores, normalize_logits=True)[row]
+            logs = model.compute_transition_scores(found.sequences, logits, normalize_logits=True)[row]
             texts.append(GeneratedText(tokens[:length], log_probs=logs[: length + 1].tolist()))
     return texts

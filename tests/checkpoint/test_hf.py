@@ -206,6 +206,7 @@ def test_generate_gives_hfs_texts(family, seed, search):
             pad_token_id=1,
             return_dict_in_generate=True,
             output_scores=True,
+            output_logits=True,
             use_cache=family
             not in ("t5", "mt5", "umt5"),  # HF's T5 cache has the encoder's number of layers, which may be too few
             **settings,

@@ -248,10 +248,12 @@ def test_word_dropout_changes_the_inputs_and_not_the_targets(one_text, tmp_path)
     batch = prepared.batches[0]
     read = []
 
-    def model(tokens, segments):
-        read.append(tokens)
-        return torch.zeros(*tokens.shape, 300)
+    class Model(torch.nn.Module):
+        def forward(self, tokens, segments):
+            read.append(tokens)
+            return torch.zeros(*tokens.shape, 300)
 
+    model = Model()
     task.loss(model, batch)
     hiding = Language(replace(task.config, train=replace(task.config.train, word_dropout=0.5)))
     hiding.loss(model, batch)
