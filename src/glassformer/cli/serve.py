@@ -69,7 +69,7 @@ def _check(listen: ListenOptions, limits: RequestLimits, batch: BatchOptions) ->
         raise UsageError(f"--port {listen.port}: expected 0 to 65535")
     if listen.host not in LOOPBACK and not listen.all_keys():
         print(
-            f"glassformer: --host {listen.host} without --api-key: everybody who reaches it may use the models",
+            f"glassformer: --host {listen.host} without --api-key: every client that reaches it may use the models",
             file=sys.stderr,
         )
     if any(not key.isascii() or not key.isprintable() or " " in key for key in listen.all_keys()):

@@ -26,7 +26,7 @@ class EngineRequest:
     with_log_probs: bool = False
     """Whether `texts` get the log-probability of each token; not for beam search."""
     n_top_log_probs: int = 0
-    """How many of the likeliest tokens of each step the sequences note; not for beam search."""
+    """How many of the most likely tokens of each step the sequences note; not for beam search."""
     make_constraint: Callable[[], TokenConstraint] | None = None
     """Makes the constraint of each sequence; None allows every token. Not for beam search."""
     rows: list[SequenceState] = field(default_factory=list)

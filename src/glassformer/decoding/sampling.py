@@ -94,7 +94,7 @@ def filter_top_k(logits: Tensor, k: Tensor) -> Tensor:
 
 
 def filter_top_p(logits: Tensor, p: Tensor) -> Tensor:
-    """Nucleus sampling (Holtzman et al. 2020): keep the likeliest tokens, just enough to reach a sum of p.
+    """Nucleus sampling (Holtzman et al. 2020): keep the most likely tokens, just enough to reach a sum of p.
 
     The set is small where the model is sure and large where it is not, unlike top-k. At least one token is kept; 1
     disables the filter.

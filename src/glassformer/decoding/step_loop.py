@@ -57,14 +57,14 @@ class SequenceState:
     """Decodes tokens as they come; None if no tokenizer was given."""
     with_log_probs: bool = False
     n_top_log_probs: int = 0
-    """How many of the likeliest tokens of each step to note in `top_log_probs`."""
+    """How many of the most likely tokens of each step to note in `top_log_probs`."""
     constraint: TokenConstraint | None = None
     """Which tokens may come next, such as those that continue valid JSON; None allows every token."""
     written: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
     """The model's log-probability of each new token and of END, before any rule or filter; empty by default."""
     top_log_probs: list[list[tuple[int, float]]] = field(default_factory=list)
-    """For each entry of `log_probs`, the likeliest tokens and their log-probabilities; empty by default."""
+    """For each entry of `log_probs`, the most likely tokens and their log-probabilities; empty by default."""
     text: str = ""
     """The decoded text so far."""
     reason: Reason | None = None
@@ -311,7 +311,7 @@ def _run_greedy(
     """
     launched, pending = len(rows[0].written) + 1, deque([first])
     most = max(row.max_new for row in rows)
-    live, places = list(rows), list(range(len(rows)))  # the sequences that go on, and their rows of the batch
+    live, places = list(rows), list(range(len(rows)))  # the unfinished sequences, and their rows of the batch
     runner.bias.copy_(rules.bias_after(launched))
     while live:
         while len(pending) < 2 and launched < most:

@@ -33,7 +33,7 @@ class NormWeights(NamedTuple):
 
 
 class StepNumbers(NamedTuple):
-    """What a step of a cache with constant shapes needs to know of its tokens, as `number_step` returns it."""
+    """The positions and mask of a step of a cache with constant shapes, as `number_step` returns them."""
 
     positions: Tensor
     """(B, 1), the position of each row's new token: the number of real tokens before it."""

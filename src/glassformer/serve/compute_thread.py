@@ -1,4 +1,4 @@
-"""The thread that computes: it steps the engine of each model, runs jobs in between, and tells the event loop.
+"""The thread that computes: it steps the engine of each model, runs jobs in between, and reports to the event loop.
 
 Everything that uses a model runs in this one thread, so that two computations do not compete for the cores. A job, such
 as the vectors of some texts, runs between two steps. Jobs of the same kind that wait at the same time are joined into
@@ -78,7 +78,7 @@ class ComputeThread(threading.Thread):
         return lane
 
     def remove_lane(self, lane: Lane) -> None:
-        """Forget the engine of a model that nobody uses."""
+        """Forget the engine of a model that no request uses."""
         with self._wake:
             self._lanes.remove(lane)
 
@@ -98,7 +98,7 @@ class ComputeThread(threading.Thread):
     ) -> list[EngineRequest]:
         """Submit prompts to the engine of a lane, with the options of `Engine.submit`: all of them, or none.
 
-        Raises ValueError for a prompt that the model cannot read, and EngineFullError if there is no room.
+        Raises ValueError for a prompt that the model cannot read, and EngineFullError if its queue is full.
         """
         found: list[EngineRequest] = []
         try:
@@ -163,7 +163,7 @@ class ComputeThread(threading.Thread):
         self._report(lane)
 
     def _replace_engine(self, lane: Lane, error: Exception) -> None:
-        """Fail every request of an engine whose step failed, and go on with a new engine."""
+        """Fail every request of an engine whose step failed, and continue with a new engine."""
         for request in [request for request in lane.requests if not request.is_done]:
             request.fail(EngineFaultError(str(error)))
         with suppress(Exception):
@@ -187,7 +187,7 @@ class ComputeThread(threading.Thread):
             if pieces or is_over:
                 news.setdefault(run.loop, []).append((run, pieces, is_over))
         for loop, told in news.items():
-            with suppress(RuntimeError):  # the loop has been closed: nobody listens
+            with suppress(RuntimeError):  # the loop has been closed: no request waits
                 loop.call_soon_threadsafe(_deliver, told)
 
     def _run_jobs(self) -> None:

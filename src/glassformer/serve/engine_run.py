@@ -11,7 +11,7 @@ from glassformer.decoding.step_loop import Reason
 
 
 class WrittenPiece(NamedTuple):
-    """What a step has added to one text."""
+    """The tokens that a step has added to one text."""
 
     prompt: int
     """The index of the prompt among those of the HTTP request."""
@@ -24,7 +24,7 @@ class WrittenPiece(NamedTuple):
     """The log-probability of each of `tokens`; empty unless the request asked for them."""
     top_log_probs: list[list[tuple[int, float]]]
     reason: Reason | None
-    """Why the text ended; None if it goes on."""
+    """Why the text ended; None if it continues."""
 
 
 @dataclass(eq=False)

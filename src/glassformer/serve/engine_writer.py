@@ -49,7 +49,7 @@ class EngineWriter:
         return [request.texts for request in self._requests]
 
     def cancel(self) -> None:
-        """Stop writing. Nobody waits for the result."""
+        """Stop writing. No client waits for the result."""
         self._is_canceled = True
         for request in self._requests:
             if not request.is_done:

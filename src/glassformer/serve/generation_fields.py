@@ -72,7 +72,7 @@ def check_max_tokens(field: str, asked: int | None, default: int, limits: Reques
 
 
 def check_count(body: GenerationFields, max_rows: int) -> int:
-    """Return how many texts a request asks for. Raises an ApiError if the batch has no room for so many."""
+    """Return how many texts a request asks for. Raises an ApiError if a batch cannot hold so many."""
     count = body.n or 1
     if count > max_rows:
         raise bad_value("n", count, f"at most {max_rows} (--max-rows of the server)")

@@ -20,7 +20,7 @@ async def health(request: Request) -> JSONResponse:
 
 @router.get("/ready", summary="Does the server take requests?")
 async def ready(request: Request) -> JSONResponse:
-    """Return status 200 if the first model is loaded and the queue has room, else 503."""
+    """Return status 200 if the first model is loaded and the queue is not full, else 503."""
     server = state_of(request)
     if not server.is_ready:
         raise ApiError(503, "the server is starting or stopping: ask again later")

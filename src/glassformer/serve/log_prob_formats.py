@@ -11,7 +11,7 @@ LOWEST = -9999.0
 
 
 class TokenScores(NamedTuple):
-    """Tokens, the log-probability of each, and the likeliest tokens in its place."""
+    """Tokens, the log-probability of each, and the most likely tokens in its place."""
 
     tokens: Sequence[int]
     log_probs: Sequence[float | None]

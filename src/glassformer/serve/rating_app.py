@@ -18,7 +18,7 @@ RaterName = Annotated[str, Query(min_length=1, max_length=MAX_RATER)]
 
 
 class RaterAnswer(RequestBody):
-    """What a rater says about an item: the place of the best output, null for a tie, or a rating for each place."""
+    """A rater's answer about an item: the place of the best output, null for a tie, or a rating for each place."""
 
     rater: Annotated[str, Field(min_length=1, max_length=MAX_RATER)]
     item: Annotated[int, Field(ge=0)]
@@ -26,7 +26,7 @@ class RaterAnswer(RequestBody):
 
 
 def make_rating_app(session: RatingSession) -> FastAPI:
-    """Return the application for a session. It never tells a rater which system wrote an output."""
+    """Return the application for a session. It never shows a rater which system wrote an output."""
     app = FastAPI(title="Glassformer rate", docs_url=None, redoc_url=None)
     page = files("glassformer.serve").joinpath("rating_page.html").read_text(encoding="utf-8")
     install_error_handlers(app)

@@ -1,4 +1,4 @@
-"""What the answers of raters say: win rates or mean ratings, with confidence intervals, and agreement of the raters."""
+"""A summary of the raters' answers: win rates or mean ratings, confidence intervals, and agreement of the raters."""
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence

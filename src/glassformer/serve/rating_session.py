@@ -27,7 +27,7 @@ MAX_RATER = 60
 
 @dataclass(frozen=True)
 class Answer:
-    """What a rater said about one item.
+    """A rater's answer about one item.
 
     `choice` is the system that was chosen, None for a tie; `ratings` holds the rating of each system. One of the two
     counts, by the mode of the session.

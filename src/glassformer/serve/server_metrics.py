@@ -1,4 +1,4 @@
-"""What the server counts and measures, in the format of Prometheus."""
+"""The server's counters and timings, in the format of Prometheus."""
 
 from collections.abc import Callable
 from typing import Any

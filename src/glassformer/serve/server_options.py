@@ -17,7 +17,7 @@ class ListenOptions:
     """Port to listen on; 0 is any free one."""
     api_key: tuple[str, ...] = ()
     """Keys of clients, who send one as `Authorization: Bearer KEY`. The environment variable GLASSFORMER_API_KEYS may
-    hold more, separated by commas. Without keys everybody who reaches the server may use it."""
+    hold more, separated by commas. Without keys every client that reaches the server may use it."""
     cors: tuple[str, ...] = ()
     """Origins of web pages that may use the server from a browser, such as https://example.org; * is all of them."""
     log_prompts: bool = False
@@ -33,7 +33,7 @@ class ListenOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class RequestLimits:
-    """What a request may ask for."""
+    """The limits of a request."""
 
     max_queue: int = 256
     """The most requests that wait for a model. Further ones get status 429."""
@@ -55,7 +55,7 @@ class RequestLimits:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchOptions:
-    """What is computed together, and what stays in memory."""
+    """The size of the running batch, and the models that stay in memory."""
 
     max_rows: int = 32
     """The most texts that a model writes at a time. Further requests wait."""
@@ -63,4 +63,4 @@ class BatchOptions:
     """Tokens for which each model has a cache of keys and values: the prompts and answers of all running requests."""
     keep_loaded: float = 0.0
     """The most gigabytes of model files that are loaded at a time, if there are several models. A model is loaded when
-    it is asked for, and others that are not in use make room. 0 keeps every model loaded."""
+    it is asked for, and models that are not in use are unloaded for it. 0 keeps every model loaded."""

@@ -1,4 +1,4 @@
-"""What the endpoints of a server share: its models, limits, metrics and threads."""
+"""The state that the endpoints of a server share: its models, limits, metrics and threads."""
 
 import asyncio
 from collections.abc import Callable

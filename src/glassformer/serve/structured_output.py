@@ -1,7 +1,7 @@
 """Let a text follow a grammar: JSON, JSON of a schema, or a regular expression. The grammars are llguidance's.
 
-Before each token the grammar says which tokens may come next, and the others are forbidden, so that the text is always
-a beginning of something valid. It is complete if the text ended by itself, and not if it reached max_tokens.
+Before each token the grammar says which tokens may come next, and all other tokens are forbidden. The text is therefore
+always the beginning of a valid text. It is complete if it ended by itself, and incomplete if it reached max_tokens.
 """
 
 import json
@@ -50,7 +50,7 @@ class _Vocabulary:
         while text:
             sizes = range(min(len(text), self._longest), 0, -1)
             size = next((size for size in sizes if text[:size] in self._ids), 0)
-            if not size:  # the vocabulary cannot write this byte: the grammar goes on byte by byte
+            if not size:  # the vocabulary cannot write this byte: the grammar continues byte by byte
                 return found
             found.append(self._ids[text[:size]])
             text = text[size:]
@@ -67,7 +67,7 @@ class GrammarConstraint:
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing can follow, or the grammar is too complex to go on."""
+        """Whether nothing can follow, or the grammar is too complex to continue."""
         return bool(self._matcher.is_stopped() or self._matcher.is_error())
 
     def forbid(self, scores: Tensor) -> None:

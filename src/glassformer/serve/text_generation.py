@@ -111,7 +111,7 @@ def check_prompt_ids(field: str, prompts: Sequence[Sequence[int]], vocab_size: i
 
 
 def score_prompt(model: Any, tokens: list[int], n_top: int) -> TokenScores:
-    """Return the log-probability of each token of a prompt after the first, and the likeliest tokens in its place."""
+    """Return the log-probability of each token of a prompt after the first, and the most likely tokens in its place."""
     log_probs: list[float | None] = [None]
     top: list[list[tuple[int, float]]] = [[]]
     with inference(model):

@@ -160,7 +160,7 @@ class GraphedGradients(Gradients[Batch]):
         self._numbers.copy_(torch.tensor([1 / divisor, scale]))
         recording.graph.replay()
         self._is_empty = False
-        return recording.loss.clone()  # the next replay writes over it, perhaps before anybody has read it
+        return recording.loss.clone()  # the next replay writes over it, perhaps before the trainer has read it
 
     def _try_to_record(self, key: tuple[object, ...], batch: Batch) -> None:
         """Record the training step of this batch's shape under `key`. If that fails, switch graphs off and warn."""
