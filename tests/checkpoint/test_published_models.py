@@ -6,6 +6,7 @@ The models are built without memory. `test_random_hf.py` compares the numbers of
 import pytest
 import torch
 import transformers
+from transformers import initialization
 
 from glassformer.checkpoint.hf import FAMILIES
 from glassformer.checkpoint.hf.name_tables import needed_rules
@@ -109,7 +110,7 @@ def test_every_tensor_of_a_published_model_has_its_place(name):
     class_name, values, settings = PUBLISHED[name]
     values = {**values, "architectures": [class_name]}
     theirs_class = getattr(transformers, class_name)
-    with torch.device("meta"), transformers.initialization.no_init_weights():
+    with torch.device("meta"), initialization.no_init_weights():
         theirs = theirs_class(theirs_class.config_class(**values))
     # A tied copy is not stored. The config of these families says so, or the stored tensors do.
     stored = {key: tuple(value.shape) for key, value in theirs.named_parameters()}

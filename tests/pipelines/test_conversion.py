@@ -64,6 +64,7 @@ def test_a_decoder_to_gguf_and_back(kind, numbers, tmp_path, monkeypatch):
     config.sliding_window, config.use_sliding_window = None, False
     config.layer_types = ["full_attention"] * config.num_hidden_layers
     config.attention_bias = config.mlp_bias = False
+    config.rope_parameters = {"rope_type": "default", "rope_theta": config.rope_parameters["rope_theta"]}
     hf_models.make(config, class_name, 5).save_pretrained(tmp_path / "hf")
     model = convert(tmp_path / "hf", tmp_path / "model.gguf", "gguf", numbers=numbers)
     found = verify(tmp_path / "hf", model, tmp_path / "model.gguf", "gguf", numbers=numbers)
@@ -115,7 +116,7 @@ def test_a_format_that_cannot_express_the_model_is_refused(tmp_path):
         convert(tmp_path / "gpt2", tmp_path / "model.gguf", "gguf")
     assert not list(tmp_path.glob("*model.gguf*"))
     save_model(tmp_path / "alibi", build_model(preset("tiny-llama", positions="alibi", norm="layer")))
-    with pytest.raises(UnsupportedModelError, match=r"norm='layer' .*positions='alibi' .* with --to onnx$"):
+    with pytest.raises(UnsupportedModelError, match=r"positions='alibi' .* with --to onnx$"):
         convert(tmp_path / "alibi", tmp_path / "hf", "hf")
 
 

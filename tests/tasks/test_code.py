@@ -80,9 +80,7 @@ def test_it_learns_to_fill_in_gaps(folder):
 def test_the_prompt_of_a_gap_has_the_layout_of_the_training_data(trained, monkeypatch):
     model, _ = trained
     asked = []
-    monkeypatch.setattr(
-        code_model, "generate", lambda _, prompts, *rest, **more: asked.append(prompts[0]) or [[ANSWER]]
-    )
+    monkeypatch.setattr(model, "writer", lambda _, prompts, *rest, **more: asked.append(prompts[0]) or [[ANSWER]])
     assert model.infill("def f", "return") == "answer"
     marks = tuple(model.tokenizer.special_id(mark) for mark in code_model.GAP_TOKENS)
     (learned,) = encode_fill_in_middle([FillInMiddleParts("def f", "", "return")], model.tokenizer.encode_batch, marks)

@@ -1,6 +1,7 @@
 """The number of parameters and floating-point operations of a model, computed from its config alone."""
 
 import math
+import re
 from dataclasses import asdict
 
 from glassformer.base.checks import check_positive
@@ -18,6 +19,10 @@ def count_parameters(config: ModelConfig) -> int:
     return sum(math.prod(shape) for shape in parameter_shapes(Config.from_dict(asdict(config))).values())
 
 
+TABLES = re.compile(r"\.(tokens|positions|token_types|relative|score_bias(\.\d+)?)\.weight$")
+"""Names of matrices that are tables of vectors, not linear layers: they are not quantized."""
+
+
 def weight_bytes_by_format(config: ModelConfig) -> dict[str, int]:
     """Return the bytes of a model's weights in memory, for each number format that it can be loaded in.
 
@@ -28,8 +33,7 @@ def weight_bytes_by_format(config: ModelConfig) -> dict[str, int]:
     shapes = parameter_shapes(Config.from_dict(asdict(config)))
     sizes = {name: math.prod(shape) for name, shape in shapes.items()}
     total = sum(sizes.values())
-    tables = (".tokens.weight", ".positions.weight", ".token_types.weight", "score_bias.weight")
-    linear = {name: sizes[name] for name in shapes if len(shapes[name]) == 2 and not name.endswith(tables)}
+    linear = {name: sizes[name] for name in shapes if len(shapes[name]) == 2 and not TABLES.search(name)}
     tied = config.vocab_size * config.table_width if config.ties_output else 0
     inner = sum(size for name, size in linear.items() if ".layers." in name)
     outer = sum(linear.values()) - inner + tied
