@@ -26,6 +26,13 @@ def pytest_addoption(parser):
     parser.addoption("--full", action="store_true", help="run every test with its large counts (make test-full)")
 
 
+def pytest_collection_modifyitems(config, items):
+    if not config.getoption("--full"):
+        for item in items:
+            if item.get_closest_marker("full"):
+                item.add_marker(pytest.mark.skip(reason="slow: runs with --full"))
+
+
 @pytest.fixture
 def count(request):
     """Choose how many random cases a test runs: count(3, 100) is 3, and 100 with --full."""

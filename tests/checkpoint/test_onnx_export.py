@@ -32,7 +32,11 @@ def random_model(name, *, seed=1, **changes):
         ("tiny-llama", {"n_decoder_layers": 1, "sliding_window": 3, "qk_norm": True}),
         ("tiny-gpt2", {"n_decoder_layers": 1, "positions": "alibi", "norm": "mean_std"}),
         # relative positions, heads that don't sum to d_model, shared layers, another source vocabulary
-        ("tiny-t5-v1.1-small", {"n_encoder_layers": 1, "share_layers": True, "tie": "none", "source_vocab_size": 30}),
+        pytest.param(
+            "tiny-t5-v1.1-small",
+            {"n_encoder_layers": 1, "share_layers": True, "tie": "none", "source_vocab_size": 30},
+            marks=pytest.mark.full,
+        ),
         ("tiny-bert-base", {"n_encoder_layers": 1, "positions": "sinusoidal"}),
     ],
 )

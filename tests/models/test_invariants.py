@@ -9,6 +9,7 @@ from glassformer.models import PRESETS, ModelConfig, build_model, preset
 from oracle import random_model
 
 TINY = [name for name in PRESETS if name.startswith("tiny-")]
+OFTEN = ("transformer-base", "t5-small", "bert-base", "gpt2", "llama", "deberta-v3-base")
 POSITIONS = ["sinusoidal", "learned", "rotary", "relative", "alibi", "none"]
 WRITERS = ("decoder", "encoder_decoder")
 few = settings(max_examples=10, suppress_health_check=[HealthCheck.too_slow])
@@ -210,7 +211,10 @@ def test_empty_batches_pass_through(name):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own compiler, in some versions
-@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize(
+    "name",
+    [name if name.removeprefix("tiny-") in OFTEN else pytest.param(name, marks=pytest.mark.full) for name in TINY],
+)
 def test_models_compile_without_graph_breaks_for_varying_lengths(name):
     model = random_model(preset(name), dtype=torch.float32)
     torch._dynamo.reset()

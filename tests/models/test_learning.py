@@ -63,7 +63,7 @@ def test_decoders_learn_to_count(name):
     assert [written[0].tokens for written in answers] == row[:, 5:10].tolist()
 
 
-@pytest.mark.parametrize("name", ["tiny-bert-base", "tiny-albert-base"])
+@pytest.mark.parametrize("name", ["tiny-bert-base", pytest.param("tiny-albert-base", marks=pytest.mark.full)])
 def test_encoders_learn_to_fill_masks(name):
     """Every row counts by ones, so that a masked number follows from its neighbors."""
     mask_id = 10 + N_SPECIAL

@@ -272,7 +272,7 @@ def test_hf_to_ours_and_back_is_lossless(family, tmp_path):
     assert one.run(["w1 w2 w3"]) == two.run(["w1 w2 w3"])
 
 
-@pytest.mark.parametrize("to", ["hf", "safetensors", "gguf", "onnx"])
+@pytest.mark.parametrize("to", ["hf", "safetensors", "gguf", pytest.param("onnx", marks=pytest.mark.full)])
 def test_an_output_that_exists_is_replaced_only_when_asked_and_other_files_never(tmp_path, to):
     save_model(tmp_path / "m", build_model(preset("tiny-llama")))
     out = tmp_path / "out"
