@@ -30,7 +30,11 @@ def random_model(name, *, seed=1, **changes):
     [
         # rotary, grouped heads, RMS norms of heads
         ("tiny-llama", {"n_decoder_layers": 1, "sliding_window": 3, "qk_norm": True}),
-        ("tiny-gpt2", {"n_decoder_layers": 1, "positions": "alibi", "norm": "mean_std"}),
+        pytest.param(
+            "tiny-gpt2",
+            {"n_decoder_layers": 1, "positions": "alibi", "norm": "mean_std"},
+            marks=pytest.mark.full,
+        ),
         # relative positions, heads that don't sum to d_model, shared layers, another source vocabulary
         pytest.param(
             "tiny-t5-v1.1-small",

@@ -28,7 +28,7 @@ def exact_match(model, data):
         # T5 has no positions in its cross-attention. At this size it learns to sort, but hardly to reverse.
         ("tiny-transformer-base", "reverse"),
         ("tiny-t5-small", "sort"),
-        ("tiny-marian", "reverse"),
+        pytest.param("tiny-marian", "reverse", marks=pytest.mark.full),
     ],
 )
 def test_encoder_decoders_learn_pairs(name, task):
@@ -86,7 +86,14 @@ def test_encoders_learn_to_fill_masks(name):
     assert right.float().mean() >= 0.95
 
 
-@pytest.mark.parametrize(("head", "pooling"), [("sequence_class", "mean"), ("token_class", None), ("span", None)])
+@pytest.mark.parametrize(
+    ("head", "pooling"),
+    [
+        ("sequence_class", "mean"),
+        pytest.param("token_class", None, marks=pytest.mark.full),
+        pytest.param("span", None, marks=pytest.mark.full),
+    ],
+)
 def test_class_heads_learn_their_labels(head, pooling):
     """Labels: a row's largest symbol; whether each symbol is below 3; the places of the largest and the smallest."""
     n_labels = {"sequence_class": 6, "token_class": 2, "span": None}[head]
