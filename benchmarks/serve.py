@@ -13,6 +13,7 @@ as a token is what its `usage` says, or else the number of pieces.
 import argparse
 import asyncio
 import json
+import resource
 import shlex
 import socket
 import statistics
@@ -96,6 +97,11 @@ class ServerProcess:
             self._process.wait(30)
         except subprocess.TimeoutExpired:
             self._process.kill()
+
+    def resident(self) -> int:
+        """Return the resident memory of the process in bytes (Linux)."""
+        pages = int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1])
+        return pages * resource.getpagesize()
 
 
 async def ask(server: ServerProcess, text: str, max_tokens: int, load: Load) -> None:
@@ -208,11 +214,12 @@ def main() -> None:
         words = shlex.split(options.serve)
         quantize: Any = words[words.index("--quantize") + 1] if "--quantize" in words else "none"
         pipeline = load(options.model, quantize=quantize)
+        run_engine(pipeline, max(options.clients), 1, 8)
     found: dict[tuple[int, str], list[Load]] = {}
     with ExitStack() as stack:
         servers = [stack.enter_context(ServerProcess(*item)) for item in commands.items()]
         for server in servers:  # so that none is measured while it is being prepared
-            asyncio.run(run_clients(server, 1, 1, 4))
+            asyncio.run(run_clients(server, max(options.clients), 1, 8))
         for number in range(options.rounds):
             for n_clients in options.clients:
                 sizes = n_clients, options.requests, options.tokens

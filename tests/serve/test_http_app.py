@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 
@@ -17,7 +19,18 @@ def test_every_address_is_documented(server):
     for operations in schema["paths"].values():
         for operation in operations.values():
             assert operation["summary"]
-    assert server.ask("/docs")[0] == 200
+
+
+def test_the_documentation_loads_nothing_from_other_servers(server, guarded):
+    for one in (server, guarded):  # no key is needed
+        status, _, page = one.ask("/docs")
+        assert status == 200
+        addresses = re.findall(r'(?:src|href)="([^"]*)"', page)
+        assert len(addresses) == 3
+        for address in addresses:
+            assert address.startswith("/docs-files/")
+            assert one.ask(address)[0] == 200
+        assert not re.search(r"https?://", page)
 
 
 @pytest.mark.parametrize(

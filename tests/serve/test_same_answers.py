@@ -70,6 +70,7 @@ def test_concurrent_requests_are_answered_as_alone(server, count):
                 tie = is_tie(logs, others)
                 n_ties += tie
                 wrong += [] if tie else [(requests[index], text, found)]
+    print(f"{len(requests)} requests, {n_ties} ties")  # shown by pytest -rP
     assert not wrong, wrong[:3]
     assert n_ties <= len(requests) // 50
 

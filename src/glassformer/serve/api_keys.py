@@ -9,6 +9,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from glassformer.serve.api_errors import ApiError
 from glassformer.serve.rate_limit import RateLimit
 
+DOCS_FILES = "/docs-files"
+"""The folder of the scripts of `/docs`."""
 OPEN_PATHS = frozenset({"/", "/health", "/ready", "/docs", "/openapi.json"})
 """Addresses that need no key and have no rate: they cost nothing and tell nothing about other clients."""
 
@@ -42,7 +44,7 @@ class KeyCheck:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer the request, or pass it on."""
-        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS and scope["method"] != "OPTIONS":
+        if scope["type"] == "http" and not _is_open(scope["path"]) and scope["method"] != "OPTIONS":
             error = self._refuse(scope)
             if error is not None:
                 await error.response()(scope, receive, send)
@@ -72,6 +74,10 @@ class KeyCheck:
                 headers={"Retry-After": str(math.ceil(seconds))},
             )
         return None
+
+
+def _is_open(path: str) -> bool:
+    return path in OPEN_PATHS or path.startswith(f"{DOCS_FILES}/")
 
 
 def _bearer(scope: Scope) -> bytes:

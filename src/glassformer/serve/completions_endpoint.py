@@ -8,16 +8,16 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 
 from glassformer.serve.api_errors import ApiError, bad_value
 from glassformer.serve.engine_run import EngineRun
-from glassformer.serve.event_stream import EventStream, answer_unless_gone
+from glassformer.serve.event_stream import respond
 from glassformer.serve.generation_fields import check_max_tokens
 from glassformer.serve.log_prob_formats import TokenScores, as_completion_log_probs
 from glassformer.serve.openai_schemas import CompletionRequest
 from glassformer.serve.served_models import ServedModel
-from glassformer.serve.server_state import ServerState, state_of
+from glassformer.serve.server_state import ServerState
 from glassformer.serve.text_generation import (
     check_decoder,
     check_prompt_ids,
@@ -37,19 +37,7 @@ router = APIRouter(tags=["OpenAI"])
 @router.post("/v1/completions", summary="Continue texts")
 async def create_completion(body: CompletionRequest, request: Request) -> Response:
     """Continue one or several texts, whole or as a stream of events."""
-    server = state_of(request)
-    stack = AsyncExitStack()
-    try:
-        answer = await answer_unless_gone(request, _start(server, body, stack), server.limits.timeout)
-        if body.stream:
-            values = answer.events(server, request, bool(body.stream_options and body.stream_options.include_usage))
-            return EventStream(values, stack, server.limits.timeout)
-        whole = await answer_unless_gone(request, answer.whole(server, request), server.limits.timeout)
-    except BaseException:
-        await stack.aclose()
-        raise
-    await stack.aclose()
-    return JSONResponse(whole)
+    return await respond(request, body, lambda server, stack: _start(server, body, stack))
 
 
 async def _start(server: ServerState, body: CompletionRequest, stack: AsyncExitStack) -> "_Answer":

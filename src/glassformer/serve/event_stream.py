@@ -2,15 +2,17 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import AsyncExitStack, suppress
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from fastapi import Request
-from fastapi.responses import Response
+from fastapi.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from glassformer.serve.api_errors import ApiError, as_api_error
+from glassformer.serve.openai_schemas import GenerationFields
+from glassformer.serve.server_state import ServerState, state_of
 
 T = TypeVar("T")
 DONE = b"data: [DONE]\n\n"
@@ -19,6 +21,42 @@ _HEADERS = [
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),  # nginx passes each event on at once
 ]
+
+
+class Answer(Protocol):
+    """An answer that is being written."""
+
+    def whole(self, server: ServerState, request: Request) -> Coroutine[Any, Any, dict[str, Any]]:
+        """Return the answer when it is complete."""
+
+    def events(self, server: ServerState, request: Request, with_usage: bool) -> AsyncGenerator[dict[str, Any], None]:
+        """Yield the pieces of the answer as they are written, and at the end what it used, if asked for."""
+
+
+async def respond(
+    request: Request,
+    body: GenerationFields,
+    start: Callable[[ServerState, AsyncExitStack], Coroutine[Any, Any, Answer]],
+) -> Response:
+    """Return the response to a request: its whole answer, or a stream of events.
+
+    Args:
+        start: Starts the answer. What it enters into the stack is closed when the answer ends, for whatever reason.
+    """
+    server = state_of(request)
+    timeout = server.limits.timeout
+    stack = AsyncExitStack()
+    try:
+        answer = await answer_unless_gone(request, start(server, stack), timeout)
+        if body.stream:
+            with_usage = bool(body.stream_options and body.stream_options.include_usage)
+            return EventStream(answer.events(server, request, with_usage), stack, timeout)
+        whole = await answer_unless_gone(request, answer.whole(server, request), timeout)
+    except BaseException:
+        await stack.aclose()
+        raise
+    await stack.aclose()
+    return JSONResponse(whole)
 
 
 def as_event(value: Any) -> bytes:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI
+from fastapi_offline import FastAPIOffline
 from starlette.middleware.cors import CORSMiddleware
 
 from glassformer.base.version import __version__
@@ -20,7 +21,7 @@ from glassformer.serve import (
 )
 from glassformer.serve.access_log import AccessLog
 from glassformer.serve.api_errors import install_error_handlers
-from glassformer.serve.api_keys import ApiKeys, KeyCheck
+from glassformer.serve.api_keys import DOCS_FILES, ApiKeys, KeyCheck
 from glassformer.serve.body_limit import BodyLimit
 from glassformer.serve.compute_thread import ComputeThread
 from glassformer.serve.rate_limit import RateLimit
@@ -71,12 +72,13 @@ def make_app(
         server.close()
 
     first_pipeline = load(next(iter(models.values())))  # here, so that the command reports its errors
-    app = FastAPI(
+    app = FastAPIOffline(  # FastAPI's own /docs loads its scripts from a public server
         title="Glassformer",
         version=__version__,
         summary="OpenAI's API for local models, and the tasks of models that Glassformer trained.",
         lifespan=lifespan,
         redoc_url=None,
+        static_url=DOCS_FILES,
     )
     for endpoint in ENDPOINTS:
         app.include_router(endpoint.router)
