@@ -23,7 +23,7 @@ _HEADERS = [
 ]
 
 
-class Answer(Protocol):
+class StartedAnswer(Protocol):
     """An answer that is being written."""
 
     def whole(self, server: ServerState, request: Request) -> Coroutine[Any, Any, dict[str, Any]]:
@@ -36,7 +36,7 @@ class Answer(Protocol):
 async def respond(
     request: Request,
     body: GenerationFields,
-    start: Callable[[ServerState, AsyncExitStack], Coroutine[Any, Any, Answer]],
+    start: Callable[[ServerState, AsyncExitStack], Coroutine[Any, Any, StartedAnswer]],
 ) -> Response:
     """Return the response to a request: its whole answer, or a stream of events.
 
