@@ -106,7 +106,7 @@ def padded_inputs(ours, theirs, seed, side="right"):
     mask = mask if side == "right" else mask.flip(1)
     tokens[~mask] = theirs.config.pad_token_id
     given = {"input_ids": tokens, "attention_mask": mask.long()}
-    # HF's BERT, GPT-2 and Llama count padding as positions unless they are told otherwise; RoBERTa and M2M100 do not.
+    # HF's BERT, GPT-2 and Llama count padding as positions by default; RoBERTa and M2M100 do not.
     counts = config.position_offset == 0 and "position_ids" in inspect.signature(theirs.forward).parameters
     if side == "left" and counts and not isinstance(ours, EncoderDecoderModel):
         given["position_ids"] = (mask.long().cumsum(1) - 1).clamp_min(0)
