@@ -9,7 +9,17 @@ import torch
 from safetensors.torch import load_file
 
 from checkpoint import random_hf
-from checkpoint.hf_comparison import change_tensors, first_seed, load_or_reason, open_theirs, same_numbers, save, tied
+from checkpoint.hf_comparison import (
+    change_tensors,
+    few,
+    first_seed,
+    load_or_reason,
+    open_theirs,
+    same_numbers,
+    save,
+    stored_tensors,
+    tied,
+)
 from glassformer.checkpoint import load_model
 from glassformer.checkpoint.hf import FAMILIES
 from glassformer.pipelines.conversion import convert
@@ -18,7 +28,7 @@ from glassformer.pipelines.conversion import convert
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_random_hf_model_gives_the_same_outputs_or_is_refused_by_name(family, tmp_path, count):
     tally = {"loaded": 0, "refused": 0}
-    for seed in range(count(3, 100)):
+    for seed in range(count(few(family), 100)):
         drawn, folder = random_hf.draw(family, seed), tmp_path / str(seed)
         save(drawn, folder, seed)
         theirs, problems = open_theirs(folder, drawn.class_name)
@@ -38,7 +48,7 @@ def test_a_random_hf_model_gives_the_same_outputs_or_is_refused_by_name(family, 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_random_model_exported_to_hf_gives_the_same_outputs(family, tmp_path, count):
     seeds = (seed for seed in range(10_000) if random_hf.draw(family, seed).refusal is None)
-    for seed, _ in zip(seeds, range(count(3, 100)), strict=False):
+    for seed, _ in zip(seeds, range(count(few(family), 100)), strict=False):
         drawn = random_hf.draw(family, seed)
         save(drawn, tmp_path / f"{seed}", seed)
         ours = convert(tmp_path / f"{seed}", tmp_path / f"{seed}-out", "hf")
@@ -54,7 +64,7 @@ def test_a_random_model_exported_to_hf_gives_the_same_outputs(family, tmp_path, 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_missing_and_extra_tensors_are_refused_by_name(family, tmp_path, count):
     seeds = (seed for seed in range(10_000) if random_hf.draw(family, seed).refusal is None)
-    for seed, _ in zip(seeds, range(count(3, 100)), strict=False):
+    for seed, _ in zip(seeds, range(count(few(family), 100)), strict=False):
         choose = random.Random(seed)
         drawn = random_hf.draw(family, seed)
         save(drawn, tmp_path / "whole", seed)
@@ -98,11 +108,11 @@ def test_a_stored_copy_of_a_tied_tensor_must_be_equal(family, tmp_path):
     model = save(drawn, tmp_path / "stored", seed)
     stored = load_file(tmp_path / "stored" / "model.safetensors")
     copies = sorted(
-        name for name, value in model.state_dict().items() if name not in stored and "embed_positions" not in name
+        name for name, value in stored_tensors(model).items() if name not in stored and "embed_positions" not in name
     )
     assert copies
     shutil.copytree(tmp_path / "stored", tmp_path / "equal")
-    every = {name: value.clone() for name, value in model.state_dict().items()}
+    every = {name: value.clone() for name, value in stored_tensors(model).items()}
     change_tensors(tmp_path / "equal", lambda tensors: tensors.update(every))
     assert same_numbers(load_model(tmp_path / "equal"), model, seed)
     for number, name in enumerate(copies):
@@ -126,7 +136,7 @@ def test_an_absent_config_key_has_hfs_default(family, tmp_path, count):
     whole = json.loads(path.read_text(encoding="utf-8"))
     keys = sorted(key for key in whole if key not in ("model_type", "architectures") and not key.endswith("token_id"))
     random.Random(family).shuffle(keys)
-    for key in keys[: count(3, 100)]:
+    for key in keys[: count(few(family), 100)]:
         path.write_text(json.dumps({name: value for name, value in whole.items() if name != key}), encoding="utf-8")
         ours, reason = load_or_reason(tmp_path / "model")
         if ours is None:
