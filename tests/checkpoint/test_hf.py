@@ -244,13 +244,14 @@ def test_export_returns_the_imported_tensors(family, seed, tmp_path):
     "name",
     [
         *("gpt2", "llama", "t5-small", "t5-v1.1-small", "bart-base", "marian", "bert-base"),
-        *("mbart-large", "nllb", "umt5-small", "deberta-v3-base"),
+        *("mbart-large", "nllb", "umt5-small", "deberta-v3-base", "mpnet-base", "nomic-bert"),
     ],
 )
 def test_every_preset_finds_its_family(name):
     model = build_model(preset(f"tiny-{name}"))
     values, tensors = export_model(model)
-    assert values["model_type"] == {"nllb": "m2m_100", "deberta-v3-base": "deberta-v2"}.get(name, name.split("-")[0])
+    renamed = {"nllb": "m2m_100", "deberta-v3-base": "deberta-v2", "nomic-bert": "nomic_bert"}
+    assert values["model_type"] == renamed.get(name, name.split("-")[0])
     again = import_model(values, InMemory(tensors))
     for one, two in zip(model.parameters(), again.parameters(), strict=True):
         assert torch.equal(one, two)
