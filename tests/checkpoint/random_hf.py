@@ -94,10 +94,23 @@ def _encoder(choose: random.Random, prefix: str) -> tuple[str, dict[str, Any], l
         odd = [entry for entry in odd if "is_decoder" not in entry[0]]
         odd.append(({"num_hidden_groups": 2, "num_hidden_layers": 2}, "num_hidden_groups=2"))
         odd.append(({"inner_group_num": 2}, "inner_group_num=2"))
-    if prefix == "Electra":
-        heads.remove("ForSequenceClassification")
-        odd.append(({"head": "ForSequenceClassification"}, "ForSequenceClassification"))
+    if prefix == "MPNet":
+        odd = [entry for entry in odd if "is_decoder" not in entry[0]]
+        odd.append(({"relative_attention_num_buckets": 40}, "relative_attention_num_buckets=40"))
     return prefix, settings, heads, odd
+
+
+def _nomic(choose: random.Random) -> tuple[str, dict[str, Any], list[str], Odd]:
+    prefix, settings, heads, odd = _encoder(choose, "NomicBert")
+    width = settings["hidden_size"] = settings["num_attention_heads"] * 4
+    settings["head_dim"] = choose.choice([width // settings["num_attention_heads"], 6])
+    table = rope(choose, settings["head_dim"], settings["max_position_embeddings"])
+    settings["rope_parameters"] = table
+    odd = [
+        ({"hidden_act": "quick_gelu", "head": "Model"}, "hidden_act='quick_gelu'"),
+        ({"rope_parameters": {"rope_type": "proportional", "rope_theta": 9.0, "factor": 2.0}}, "type 'proportional'"),
+    ]
+    return prefix, settings, [head for head in heads if head != "ForQuestionAnswering"], odd
 
 
 def _deberta(choose: random.Random) -> tuple[str, dict[str, Any], list[str], Odd]:
@@ -142,9 +155,9 @@ def _distilbert(choose: random.Random) -> tuple[str, dict[str, Any], list[str], 
         "pad_token_id": PAD,
         "sinusoidal_pos_embds": choose.random() < 0.5,
     }
-    heads = ["Model", "ForMaskedLM", "ForTokenClassification", "ForQuestionAnswering"]
+    heads = ["Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"]
     odd: Odd = [
-        ({"head": "ForSequenceClassification"}, "ForSequenceClassification"),
+        ({"head": "ForMultipleChoice"}, "ForMultipleChoice"),
         ({"activation": "mish"}, "activation='mish'"),
     ]
     return "DistilBert", settings, heads, odd
@@ -479,6 +492,8 @@ DRAWS = {
     "xlm-roberta": lambda choose: _encoder(choose, "XLMRoberta"),
     "camembert": lambda choose: _encoder(choose, "Camembert"),
     "deberta-v2": _deberta,
+    "mpnet": lambda choose: _encoder(choose, "MPNet"),
+    "nomic_bert": _nomic,
     "distilbert": _distilbert,
     "albert": lambda choose: _encoder(choose, "Albert"),
     "electra": lambda choose: _encoder(choose, "Electra"),

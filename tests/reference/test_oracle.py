@@ -85,6 +85,9 @@ OPTIONS: dict[str, list[dict]] = {
         DISENTANGLED | {"relative_max_distance": 6},
         DISENTANGLED | {"relative_max_distance": 7, "relative_buckets": 6, "norm": "rms", "attention_scale": 0.5},
     ],
+    "relative_bias": [
+        RELATIVE | {"positions": name, "relative_bias": True, "head_dim": 4} for name in ("learned", "rotary", "none")
+    ],
     "share_relative_bias": [
         RELATIVE | {"share_relative_bias": False},
         RELATIVE | {"share_relative_bias": False, "share_layers": True},

@@ -59,7 +59,7 @@ def make_stack(config: ModelConfig, depth: int, *, bidirectional: bool, cross: b
     """
     n_layers = 1 if config.share_layers else depth
     score_bias: RelativeBias | Alibi | nn.ModuleList | None = None
-    if config.positions == "relative":
+    if config.has_relative_bias:
         relative_bias = partial(
             RelativeBias,
             config.n_heads,

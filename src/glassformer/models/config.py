@@ -139,6 +139,8 @@ class ModelConfig(Checked):
     """Number of buckets for relative positions."""
     relative_max_distance: Count = 128
     """Distance from which all relative positions share one bucket."""
+    relative_bias: bool = False
+    """Add T5's relative biases to the attention scores beside other positions, as MPNet does."""
     share_relative_bias: bool = True
     """Use one table of relative biases for all layers of a stack, as T5 does; UMT5 has one for each layer."""
 
@@ -225,6 +227,11 @@ class ModelConfig(Checked):
     def rope_size(self) -> int:
         """Number of features of a head that are rotated: `rope_width`, or the size of the head if it is None."""
         return self.head_size if self.rope_width is None else self.rope_width
+
+    @property
+    def has_relative_bias(self) -> bool:
+        """Whether T5's relative biases are added to the attention scores."""
+        return self.relative_bias or self.positions == "relative"
 
     @property
     def rotary_scaling(self) -> RotaryScaling | None:

@@ -39,7 +39,12 @@ def _check_combinations(config: ModelConfig) -> None:
         )
     if config.sinusoid_full_range and (config.table_width % 2 or config.table_width < 4):
         raise ValueError(f"sinusoid_full_range=True with a width of {config.table_width}: expected an even one above 2")
-    if config.positions == "relative":
+    if config.relative_bias and config.positions not in ("learned", "sinusoidal", "rotary", "none"):
+        raise ValueError(
+            f"relative_bias=True with positions={config.positions!r}: expected 'learned', 'sinusoidal', 'rotary' or "
+            "'none'"
+        )
+    if config.has_relative_bias:
         least = 4 if config.n_encoder_layers else 2
         if config.relative_buckets < least or config.relative_max_distance <= config.relative_buckets // 2:
             raise ValueError(

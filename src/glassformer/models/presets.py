@@ -67,6 +67,39 @@ def deberta_v3_base() -> ModelConfig:
     )
 
 
+def mpnet_base() -> ModelConfig:
+    """Return the config of MPNet base (Song et al. 2020), with learned positions and relative biases."""
+    return replace(
+        bert_base(),
+        vocab_size=30527,
+        position_offset=2,
+        token_types=0,
+        relative_bias=True,
+        relative_buckets=32,
+        relative_max_distance=128,
+        norm_eps=1e-5,
+    )
+
+
+def nomic_bert() -> ModelConfig:
+    """Return the config of NomicBERT (Nussbaum et al. 2024), a BERT with rotary positions and SwiGLU."""
+    return replace(
+        bert_base(),
+        vocab_size=30528,
+        max_len=2048,
+        positions="rotary",
+        rope_theta=1000.0,
+        activation="silu",
+        gated=True,
+        qkv_bias=False,
+        out_bias=False,
+        ffn_bias=False,
+        dropout=0.0,
+        attention_dropout=0.0,
+        embedding_dropout=0.0,
+    )
+
+
 def albert_base() -> ModelConfig:
     """Return the config of ALBERT base v2 (Lan et al. 2020).
 
@@ -231,8 +264,8 @@ def tiny(config: ModelConfig) -> ModelConfig:
         max_len=None if config.max_len is None else 32,
         rope_width=2 if config.rope_width is not None else None,
         embedding_width=8 if config.embedding_width is not None else None,
-        relative_buckets=8,
-        relative_max_distance=16,
+        relative_buckets=32 if config.relative_bias else 8,  # MPNet has 32 at any size
+        relative_max_distance=128 if config.relative_bias else 16,
     )
 
 
@@ -242,6 +275,8 @@ FULL_SIZE: dict[str, Callable[[], ModelConfig]] = {
     "bert-base": bert_base,
     "albert-base": albert_base,
     "deberta-v3-base": deberta_v3_base,
+    "mpnet-base": mpnet_base,
+    "nomic-bert": nomic_bert,
     **DECODERS,
     "t5-small": t5_small,
     "t5-v1.1-small": t5_v1_1_small,

@@ -63,6 +63,7 @@ class Config:
     rope_long_divisors: tuple[float, ...] | None = None
     relative_buckets: int = 32
     relative_max_distance: int = 128
+    relative_bias: bool = False
     share_relative_bias: bool = True
     scale_embeddings: bool = False
     embedding_multiplier: float | None = None
@@ -108,6 +109,11 @@ class Config:
     def rope_size(self) -> int:
         """Number of features of a head that are rotated: `rope_width`, or the size of the head if it is None."""
         return self.rope_width or self.head_size
+
+    @property
+    def has_relative_bias(self) -> bool:
+        """Whether T5's relative biases are added to the attention scores."""
+        return self.relative_bias or self.positions == "relative"
 
     @property
     def scale(self) -> float:

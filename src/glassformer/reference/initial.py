@@ -85,7 +85,7 @@ def _stack(shapes: Shapes, name: str, config: Config, depth: int, *, cross: bool
     if config.positions == "disentangled":
         shapes[f"{name}.relative.weight"] = (2 * config.relative_buckets, config.d_model)
         _norm(shapes, f"{name}.relative.norm", config, config.d_model)
-    if config.positions == "relative":
+    if config.has_relative_bias:
         n_tables = 1 if config.share_layers else depth
         for part in [""] if config.share_relative_bias else [f".{index}" for index in range(n_tables)]:
             shapes[f"{name}.score_bias{part}.weight"] = (config.relative_buckets, config.n_heads)

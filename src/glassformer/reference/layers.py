@@ -138,7 +138,7 @@ class Stack:
         self.relative = RelativeTable(params.at("relative"), config) if config.positions == "disentangled" else None
         # One table for all layers, or one for each. A table of a shared layer is used many times, as the layer is.
         self.tables: list[RelativeBias] = []
-        if config.positions == "relative":
+        if config.has_relative_bias:
             n_tables = 1 if config.share_relative_bias else depth
             parts = [f".{0 if config.share_layers else index}" for index in range(n_tables)]
             self.tables = [

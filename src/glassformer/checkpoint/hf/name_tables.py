@@ -101,6 +101,8 @@ class Family:
     """Convert our config to the values of `config.json`, including `architectures`."""
     table: Callable[[ModelConfig], list[NameRule]]
     """The name rules of a model of this config. Rules for parameters that the model lacks are skipped."""
+    other_prefix: str = ""
+    """A prefix that some files have in place of `prefix`."""
     copies: Sequence[tuple[str, str]] = ()
     """(copy, original) names of tied tensors that a file may store twice. Both must then be equal. If a file stores
     only the copy, it is read in place of the original."""
@@ -179,10 +181,13 @@ def rules_for_file(family: Family, config: ModelConfig, names: frozenset[str], s
 def naming_in_file(family: Family, names: frozenset[str]) -> Callable[[str], str]:
     """Return the function that maps a family's tensor name to the name in a file that holds the tensors `names`.
 
-    It removes the family's prefix if no tensor of the file has it.
+    It removes the family's prefix if no tensor of the file has it, or replaces it by the family's other prefix.
     """
-    has_prefix = any(name.startswith(family.prefix) for name in names)
-    return (lambda name: name) if has_prefix else (lambda name: name.removeprefix(family.prefix))
+    prefix, other = family.prefix, family.other_prefix
+    if any(name.startswith(prefix) for name in names):
+        return lambda name: name
+    new = other if other and any(name.startswith(other) for name in names) else ""
+    return lambda name: new + name.removeprefix(prefix) if name.startswith(prefix) else name
 
 
 def equal_copies(
