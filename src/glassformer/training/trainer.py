@@ -31,15 +31,12 @@ from typing import Generic, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
-from glassformer.base.names import suggestion
-from glassformer.checkpoint.model_folder import WEIGHTS, load_parameters, read_tensors
-from glassformer.checkpoint.output_folder import discard_folder
-from glassformer.checkpoint.safe_files import verify_folder
+from glassformer.checkpoint.model_folder import load_parameters
 from glassformer.data.batching.update_batches import UpdateBatches
-from glassformer.metrics.scores import LOWER_IS_BETTER
 from glassformer.progress import Step
 from glassformer.runtime.devices import choose_device
 from glassformer.training.adversarial import shifted_embeddings, token_tables
+from glassformer.training.checkpoint_choice import best_evaluation, best_parameters, discard_old, goodness, last_average
 from glassformer.training.gradient_setup import GradientSetup
 from glassformer.training.gradients import Batch, TrainBatch, mix_seed
 from glassformer.training.lora import fold_adapters
@@ -52,12 +49,10 @@ from glassformer.training.state import (
     Evaluation,
     NotFiniteError,
     TrainState,
-    average_parameters,
     checkpoint_path,
     load_newest,
     newest_saved,
     save_checkpoint,
-    saved_positions,
 )
 from glassformer.training.stop_signals import Interrupted, StopSignals
 from glassformer.training.train_config import TrainConfig
@@ -183,12 +178,7 @@ class Trainer(Generic[Batch]):
             path = save_checkpoint(self.folder, self.state, self.model, self.optimizer)
         except NotFiniteError as error:
             raise self._diverged(str(error)) from error
-        positions = saved_positions(self.folder)
-        best = self.best()
-        kept = {positions[-1], *self._regular(positions)[-self.config.keep_last :]}
-        for position in positions:
-            if position not in kept and (best is None or position != best.position):
-                discard_folder(checkpoint_path(self.folder, position))
+        discard_old(self.folder, self.best(), self.config)
         self.save_seconds = time.perf_counter() - began
         self.state.other_seconds += self.save_seconds
         if is_new:
@@ -196,7 +186,7 @@ class Trainer(Generic[Batch]):
 
     def best(self) -> Evaluation | None:
         """Return the best validation so far, the earliest one if several are equal; None before the first."""
-        return max(self.state.evaluations, key=self._goodness, default=None)
+        return best_evaluation(self.state.evaluations, self.config.metric)
 
     @cached_property
     def _update_batches(self) -> UpdateBatches[Batch]:
@@ -213,23 +203,6 @@ class Trainer(Generic[Batch]):
             return False
         is_place = state.position % self.config.eval_every == 0 or state.update >= self._plan.end
         return is_place or self.wants_validation(state)
-
-    def _regular(self, positions: list[int]) -> list[int]:
-        """Return those of `positions` that are multiples of `save_every`.
-
-        Only their checkpoints are averaged, so that an interrupted run, which saved one more, averages the same ones.
-        """
-        return [position for position in positions if position % self.config.save_every == 0]
-
-    def _goodness(self, evaluation: Evaluation) -> float:
-        """Return the score that decides which checkpoint is best, negated if lower is better; -inf for NaN."""
-        metric = self.config.metric or next(iter(evaluation.scores))
-        if metric not in evaluation.scores:
-            raise ValueError(f"metric={metric!r} is not a validation score: {suggestion(metric, evaluation.scores)}")
-        score = evaluation.scores[metric]
-        if math.isnan(score):
-            return -math.inf
-        return -score if metric in LOWER_IS_BETTER else score
 
     def _is_over(self) -> bool:
         if self.state.update >= self._plan.end:
@@ -377,17 +350,15 @@ class Trainer(Generic[Batch]):
 
     def _choose_parameters(self) -> dict[str, Tensor]:
         """Load and return the best checkpoint's parameters, or the average of the last ones if as good or better."""
-        positions, best = saved_positions(self.folder), self.best()
+        best = self.best()
         assert best is not None
-        chosen_at = best.position if best.position in positions else positions[-1]
-        chosen = read_tensors(verify_folder(checkpoint_path(self.folder, chosen_at)).file(WEIGHTS))
-        last = self._regular(positions)[-self.config.average_last :] if self.config.average_last > 1 else []
-        if len(last) > 1:
-            average = average_parameters(self.folder, last, partial(fold_adapters, self.model))
+        chosen = best_parameters(self.folder, best)
+        average = last_average(self.folder, self.config, partial(fold_adapters, self.model))
+        if average is not None:
             load_parameters(self.model, average, "the average")
             self._evaluate()
             averaged = self.state.evaluations.pop()
-            if self._goodness(averaged) >= self._goodness(best):
+            if goodness(averaged, self.config.metric) >= goodness(best, self.config.metric):
                 chosen = average
         load_parameters(self.model, chosen, "the chosen parameters")
         self.model.eval()
