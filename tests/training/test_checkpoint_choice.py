@@ -24,7 +24,7 @@ def test_nan_is_worse_than_every_number():
 
 
 def test_an_unknown_metric_is_named():
-    with pytest.raises(ValueError, match="metric='blue' is not a validation score: .*bleu"):
+    with pytest.raises(ValueError, match=r"metric='blue' is not a validation score: .*bleu"):
         goodness(Evaluation(0, 0, {"bleu": 1.0}), "blue")
 
 

@@ -7,11 +7,9 @@ from pathlib import Path
 from torch import Tensor
 
 from glassformer.base.names import suggestion
-from glassformer.checkpoint.model_folder import WEIGHTS, read_tensors
 from glassformer.checkpoint.output_folder import discard_folder
-from glassformer.checkpoint.safe_files import verify_folder
 from glassformer.metrics.scores import LOWER_IS_BETTER
-from glassformer.training.state import Evaluation, average_parameters, checkpoint_path, saved_positions
+from glassformer.training.state import Evaluation, average_parameters, checkpoint_path, read_weights, saved_positions
 from glassformer.training.train_config import TrainConfig
 
 
@@ -47,7 +45,7 @@ def best_parameters(folder: Path, best: Evaluation) -> dict[str, Tensor]:
     """Return the parameters of the best checkpoint, or of the newest one if that does not exist any more."""
     positions = saved_positions(folder)
     position = best.position if best.position in positions else positions[-1]
-    return read_tensors(verify_folder(checkpoint_path(folder, position)).file(WEIGHTS))
+    return read_weights(checkpoint_path(folder, position))
 
 
 def last_average(
