@@ -22,7 +22,7 @@ from glassformer.tasks.language import DocumentData, LanguageConfig
 from glassformer.text.tokenizer import UNKNOWN
 
 if TYPE_CHECKING:
-    from glassformer.data.batching.packed_windows import TokenStream
+    from glassformer.data.batching.token_stream import TokenStream
     from glassformer.pipelines.code_model import CodeModel
 
 CHARACTERS = 2
@@ -91,7 +91,7 @@ class Code(DecoderTask):
 
         Some pieces are written with their middle last (fill-in-the-middle), so that the model learns to fill gaps.
         """
-        from glassformer.data.batching.packed_windows import write_stream
+        from glassformer.data.batching.token_stream import write_stream
 
         config, tokenizer = self.config, pipeline.tokenizer
         before, after, middle = (tokenizer.special_id(mark) for mark in GAP_TOKENS)

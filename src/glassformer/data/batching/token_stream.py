@@ -1,0 +1,95 @@
+"""Tokenized documents as one stream of tokens in memory-mapped files. Importing this module does not import torch.
+
+The stream is END d1 END d2 END for documents d1 and d2. A corpus of a single text has no END.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import numpy as np
+
+from glassformer.data.batching.token_files import Ids, new_token_folder
+from glassformer.progress import track
+from glassformer.text.tokenizer import END
+
+Text = TypeVar("Text")
+CHUNK = 256
+"""Number of documents tokenized at a time."""
+
+
+class TokenWindows(Protocol):
+    """Protocol of a stream of tokens from which windows are read, in one file or in shards."""
+
+    has_documents: bool
+
+    def __len__(self) -> int: ...
+
+    def read(self, begin: int, end: int) -> Ids:
+        """Return the ids from `begin` up to, but not including, `end`."""
+
+
+class TokenStream:
+    """A tokenized corpus in a folder that `write_stream` wrote: its ids, memory-mapped, and some counts."""
+
+    def __init__(self, folder: Path):
+        about = json.loads((folder / "stream.json").read_text(encoding="utf-8"))
+        self.has_documents = bool(about["has_documents"])
+        """Whether END separates documents."""
+        self.n_bytes, self.n_documents, self.n_unknown = about["n_bytes"], about["n_documents"], about["n_unknown"]
+        self.ids: Ids = np.memmap(folder / "tokens.bin", dtype=np.int32, mode="r")
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def read(self, begin: int, end: int) -> Ids:
+        """Return the ids from `begin` up to, but not including, `end`."""
+        return self.ids[begin:end]
+
+
+def write_stream(
+    folder: Path,
+    documents: Iterable[Text],
+    encode_batch: Callable[[list[Text]], list[list[int]]],
+    *,
+    has_documents: bool,
+    unknown: int = -1,
+    size: Callable[[Text], int] = lambda text: len(str(text).encode()),
+    ends: bool = True,
+) -> TokenStream:
+    """Tokenize documents, write them to `folder`, and return the stream.
+
+    With `has_documents`, END is written before each document and, with `ends`, after the last one; without, never.
+    `unknown` is the id of <unk>, whose occurrences are counted. `size` returns the size of a document in bytes.
+    """
+    n_bytes = n_documents = n_unknown = n_tokens = 0
+    with new_token_folder(folder) as work, (work / "tokens.bin").open("wb") as file:
+
+        def write(ids: list[int]) -> None:
+            nonlocal n_tokens, n_unknown
+            n_tokens += len(ids)
+            n_unknown += ids.count(unknown)
+            file.write(np.asarray(ids, dtype=np.int32).tobytes())
+
+        for chunk in _chunks(track(documents, "tokenizing")):
+            n_documents += len(chunk)
+            n_bytes += sum(map(size, chunk))
+            for ids in encode_batch(chunk):
+                write([END, *ids] if has_documents else ids)
+        if has_documents and n_documents and ends:
+            write([END])
+        if ends and n_tokens < 2:
+            raise ValueError(
+                f"the text has {n_tokens} tokens: expected at least two, because one must follow the other"
+            )
+        about = {"has_documents": has_documents, "n_bytes": n_bytes, "n_documents": n_documents, "n_unknown": n_unknown}
+        (work / "stream.json").write_text(json.dumps(about), encoding="utf-8")
+    return TokenStream(folder)
+
+
+def _chunks(texts: Iterable[Text]) -> Iterator[list[Text]]:
+    iterator = iter(texts)
+    while chunk := list(islice(iterator, CHUNK)):
+        yield chunk
