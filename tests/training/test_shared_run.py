@@ -1,4 +1,4 @@
-"""The run folder of several processes: one writes it, the others read."""
+"""The run folder of several processes: one process writes it."""
 
 import pytest
 

@@ -11,9 +11,9 @@ activations in every layer, so its processes belong on one machine.
 
 The modules of torch that do so are imported only where they are used: together they take two seconds.
 
-The loss of an update is the sum over all its tokens, divided by their number. Each process sums the loss of its own
-rows, divides by the tokens of *all* processes, and gradients are added up. So any number of processes computes the same
-update, up to rounding. The processes of one tensor group take the same rows and draw the same dropout.
+The loss of an update is the sum over all its tokens, divided by their number. Each process sums the loss of the rows
+that it takes, divides by the tokens of *all* processes, and gradients are added up. So any number of processes computes
+the same update, up to rounding. The processes of one tensor group take the same rows and draw the same dropout.
 """
 
 import copy
@@ -200,7 +200,7 @@ class Parallel:
     def share(self, batches: list[AnyBatch]) -> list[tuple[AnyBatch, bool]]:
         """Return this process's part of an update's batches, each with whether it counts.
 
-        All processes get the same number of batches, because each pass waits for the others. If a batch has fewer
+        All processes get the same number of batches, because each pass waits for all processes. If a batch has fewer
         examples than there are processes, some get an example of it that does not count.
         """
         n_parts = self.layout.n_parts
@@ -243,7 +243,7 @@ class Parallel:
     def evaluate(
         self, evaluate: Callable[[], dict[str, float]], trained: nn.Module, model: nn.Module
     ) -> dict[str, float]:
-        """Return the scores of a validation. The leader computes them with the whole model; the others wait."""
+        """Return the scores of a validation. The leader computes them with the whole model; all others wait."""
         self.collect(trained, model)
         scores: dict[str, float] = {}
         with self.processes.together():

@@ -25,7 +25,7 @@ from glassformer.base.version import __version__
 Value = TypeVar("Value")
 
 JOIN_SECONDS = 45.0
-"""Seconds that a process waits for the others to start."""
+"""Seconds that a process waits for all others to start."""
 STEP_TIMEOUT = timedelta(days=1)
 """Longest wait for another process later on. The leader alone tokenizes and decodes, which may take hours; torchrun
 notices by itself when a process has ended."""
@@ -35,7 +35,7 @@ EXPECTED = "expected all of them to be started, with the same MASTER_ADDR, MASTE
 
 
 class JoinError(ValueError):
-    """This process cannot join the others of its run."""
+    """This process cannot join its run."""
 
 
 class SharedError(ValueError):
@@ -106,7 +106,7 @@ class Processes:
             raise SharedError(f"{where}{text}", code) from error
 
     def after_leader(self, work: Callable[[], Value], share: Callable[[], Any], take: Callable[[Any], None]) -> Value:
-        """Call `work` in the leader, then in the others, and return its result in each of them.
+        """Call `work` in the leader, then in the other processes, and return its result in each of them.
 
         The leader's `share()` is passed to `take` in the other processes before they work, so that they repeat what
         the leader has decided. An error in any process becomes a SharedError in all of them.
@@ -140,7 +140,7 @@ class Processes:
 def joined(device: str = "auto", *, is_needed: bool = False) -> Iterator[Processes]:
     """Context manager that joins the processes that torchrun started, and yields them; one process without torchrun.
 
-    With `is_needed`, one process opens a group of its own, which FSDP2 needs. `device` is the name of the training
+    With `is_needed`, a single process opens a group too, which FSDP2 needs. `device` is the name of the training
     device. With CUDA each process uses the GPU of its LOCAL_RANK. Raises JoinError if this process cannot join, and
     SharedError if some process does not come, or is of another version.
     """

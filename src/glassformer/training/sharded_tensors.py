@@ -1,7 +1,7 @@
 """Tensors that several processes write together, and that any number of processes can read.
 
-`torch.distributed.checkpoint` decides who writes which part of which tensor. Its storage is safetensors here: each
-process writes `shard-*.safetensors`, whose header says where in the whole tensor each part belongs. `tensors.json`
+`torch.distributed.checkpoint` decides which process writes which part of a tensor. Its storage is safetensors here:
+each process writes `shard-*.safetensors`, whose header says where in the whole tensor each part belongs. `tensors.json`
 lists the names, shapes and dtypes. Nothing is a pickle. The files of a run of one process can be read the same way.
 """
 

@@ -1,4 +1,4 @@
-"""The run folder of several processes: the leader writes it, the others read what the leader has written."""
+"""The run folder of several processes: the leader writes it, the other processes only read."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
