@@ -172,7 +172,21 @@ def first_seed(family):
     return next(seed for seed in range(100) if random_hf.draw(family, seed).refusal is None)
 
 
-DECODERS = ("llama", "mistral", "qwen2", "qwen3", "phi3", "stablelm", "granite", "gemma", "opt")
+CONVERTED = ("gpt_neox",)
+"""Families whose tensors have other names in HF's files than in HF's models."""
+NEWER = ("cohere", "gpt_neox", "gptj", "phi", "falcon")
+"""Families with fewer random cases, except with --full."""
+
+
+def few(family):
+    """Return how many random cases of a family run without --full."""
+    return 1 if family in NEWER else 3
+
+
+def stored_tensors(theirs, tensors=None):
+    """Return HF's tensors, or others by the names of its parameters, under their names in files."""
+    tensors = theirs.state_dict() if tensors is None else tensors
+    return revert_weight_conversion(theirs, tensors) if theirs.config.model_type in CONVERTED else tensors
 
 
 def tied(family):
@@ -181,12 +195,10 @@ def tied(family):
     heads = {"gpt2": "LMHeadModel"} | dict.fromkeys(
         ("t5", "mt5", "umt5", "bart", "mbart", "m2m_100", "pegasus"), "ForConditionalGeneration"
     )
-    heads |= {
-        "marian": "MTModel",
-        **dict.fromkeys(DECODERS, "ForCausalLM"),
-    }
+    heads["marian"] = "MTModel"
+    default = "ForCausalLM" if FAMILIES[family].kind == "decoder" else "ForMaskedLM"
     prefix = type(drawn.config).__name__.removesuffix("Config")
-    drawn.class_name = prefix + heads.get(family, "ForMaskedLM")
+    drawn.class_name = prefix + heads.get(family, default)
     drawn.config.tie_word_embeddings = True
     return drawn
 

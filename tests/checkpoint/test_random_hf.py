@@ -13,6 +13,7 @@ from checkpoint import random_hf
 from checkpoint.hf_comparison import (
     change_tensors,
     compared_outputs,
+    few,
     first_seed,
     load_or_reason,
     near,
@@ -20,6 +21,7 @@ from checkpoint.hf_comparison import (
     same_gradients,
     same_numbers,
     save,
+    stored_tensors,
     tied,
 )
 from glassformer.checkpoint import load_model
@@ -30,7 +32,7 @@ from glassformer.pipelines.conversion import convert
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_random_hf_model_gives_the_same_outputs_or_is_refused_by_name(family, tmp_path, count):
     tally = {"loaded": 0, "refused": 0}
-    for seed in range(count(3, 100)):
+    for seed in range(count(few(family), 100)):
         drawn, folder = random_hf.draw(family, seed), tmp_path / str(seed)
         save(drawn, folder, seed)
         theirs, problems = open_theirs(folder, drawn.class_name)
@@ -70,7 +72,7 @@ def test_a_random_hf_model_gives_the_same_gradients_and_ignores_padding(family, 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_random_model_exported_to_hf_gives_the_same_outputs(family, tmp_path, count):
     seeds = (seed for seed in range(10_000) if random_hf.draw(family, seed).refusal is None)
-    for seed, _ in zip(seeds, range(count(3, 100)), strict=False):
+    for seed, _ in zip(seeds, range(count(few(family), 100)), strict=False):
         drawn = random_hf.draw(family, seed)
         save(drawn, tmp_path / f"{seed}", seed)
         ours = convert(tmp_path / f"{seed}", tmp_path / f"{seed}-out", "hf")
@@ -86,7 +88,7 @@ def test_a_random_model_exported_to_hf_gives_the_same_outputs(family, tmp_path, 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_missing_and_extra_tensors_are_refused_by_name(family, tmp_path, count):
     seeds = (seed for seed in range(10_000) if random_hf.draw(family, seed).refusal is None)
-    for seed, _ in zip(seeds, range(count(3, 100)), strict=False):
+    for seed, _ in zip(seeds, range(count(few(family), 100)), strict=False):
         choose = random.Random(seed)
         drawn = random_hf.draw(family, seed)
         save(drawn, tmp_path / "whole", seed)
@@ -129,7 +131,7 @@ def test_a_stored_copy_of_a_tied_tensor_must_be_equal(family, tmp_path):
     drawn = tied(family)
     model = save(drawn, tmp_path / "stored", seed)
     stored = load_file(tmp_path / "stored" / "model.safetensors")
-    state = model.state_dict()
+    state = stored_tensors(model)
     places = Counter(value.data_ptr() for value in state.values())
     copies = sorted(name for name, value in state.items() if name not in stored and places[value.data_ptr()] > 1)
     assert copies
@@ -158,7 +160,7 @@ def test_an_absent_config_key_has_hfs_default(family, tmp_path, count):
     whole = json.loads(path.read_text(encoding="utf-8"))
     keys = sorted(key for key in whole if key not in ("model_type", "architectures") and not key.endswith("token_id"))
     random.Random(family).shuffle(keys)
-    for key in keys[: count(3, 100)]:
+    for key in keys[: count(few(family), 100)]:
         path.write_text(json.dumps({name: value for name, value in whole.items() if name != key}), encoding="utf-8")
         ours, reason = load_or_reason(tmp_path / "model")
         if ours is None:

@@ -57,6 +57,7 @@ LIMITS = FormatLimits(
         "norm": ("layer", "rms"),
         "positions": ("sinusoidal", "learned", "rotary"),
         **unset("relative_bias", "embedding_multiplier", "residual_multiplier", "output_multiplier"),
+        **unset("norm_bias", "parallel_ffn"),
         **unset("rope_width", "rope_scaling", *ROTARY_SCALING_FIELDS),
         "token_types": (0,),
         "embedding_width": (None,),

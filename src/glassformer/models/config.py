@@ -101,6 +101,8 @@ class ModelConfig(Checked):
     """Normalize before each sublayer (pre) or after the residual sum (post)."""
     norm_eps: Positive = 1e-5
     """Small number that keeps a norm from dividing by zero."""
+    norm_bias: bool = True
+    """Add a bias in layer norms; RMS norms have none."""
     final_norm: bool | None = None
     """Normalize after the last layer; None does so with pre-norm only."""
 
@@ -159,6 +161,8 @@ class ModelConfig(Checked):
     # Depth
     residual_multiplier: Positive = 1.0
     """Factor on each sublayer's output, before the residual sum, as in Granite."""
+    parallel_ffn: Literal["none", "two_norms", "one_norm"] = "none"
+    """Feed the feed-forward layer with the input of attention, not its output, after its own norm or the same one."""
     share_layers: bool = False
     """Use one layer's weights for all layers."""
 

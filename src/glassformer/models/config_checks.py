@@ -72,6 +72,14 @@ def _check_combinations(config: ModelConfig) -> None:
         raise ValueError(
             f"embedding_multiplier={config.embedding_multiplier} with scale_embeddings=True: expected one of the two"
         )
+    if not config.norm_bias and config.norm == "mean_std":
+        raise ValueError("norm_bias=False with norm='mean_std', which has a bias: expected True, or another norm")
+    if config.parallel_ffn != "none" and (config.norm_placement != "pre" or config.kind == "encoder_decoder"):
+        name = "kind" if config.kind == "encoder_decoder" else "norm_placement"
+        raise ValueError(
+            f"parallel_ffn={config.parallel_ffn!r} with {name}={getattr(config, name)!r}: expected "
+            "norm_placement='pre' and an encoder or a decoder alone, or parallel_ffn='none'"
+        )
     if config.scale_by_depth and config.share_layers:
         raise ValueError("scale_by_depth=True with share_layers=True, whose layers are one: expected one of them")
 

@@ -45,6 +45,7 @@ class Config:
     norm: str = "layer"
     norm_placement: str = "post"
     norm_eps: float = 1e-5
+    norm_bias: bool = True
     final_norm: bool | None = None
     positions: str = "sinusoidal"
     position_offset: int = 0
@@ -71,6 +72,7 @@ class Config:
     embedding_width: int | None = None
     tie: str = "none"
     residual_multiplier: float = 1.0
+    parallel_ffn: str = "none"
     share_layers: bool = False
     head: str = "none"
     n_labels: int | None = None
