@@ -1,8 +1,10 @@
 """Training batches for language models: concatenated documents, cut into windows of equal length without padding.
 
 The token stream is END d1 END d2 END for documents d1 and d2: one END before the first document, between two, and after
-the last. A corpus of a single text has no END. The stream is stored in a memory-mapped file. A window's `segments`
-number its documents, so that attention can be limited to one document.
+the last. A pretrained model may have another token `begin` before a document: begin d1 end begin d2 end. Then `begin`
+is no target, because it does not follow from the document before it. A corpus of a single text has neither. The stream
+is stored in a memory-mapped file. A window's `segments` number its documents, so that attention can be limited to one
+document.
 
 In every epoch each token except the first is a target exactly once. The windows are adjacent, starting at an offset
 drawn for the epoch, and are shuffled. To cover the first and the last token, the windows at both ends of the stream
@@ -68,7 +70,9 @@ class TokenStream:
     def __init__(self, folder: Path):
         about = json.loads((folder / "stream.json").read_text(encoding="utf-8"))
         self.has_documents = bool(about["has_documents"])
-        """Whether END separates documents."""
+        """Whether END, or another pair of tokens, separates documents."""
+        self.begin, self.end = about.get("begin", END), about.get("end", END)
+        """Ids of the tokens before and after each document."""
         self.n_bytes, self.n_documents, self.n_unknown = about["n_bytes"], about["n_documents"], about["n_unknown"]
         self.ids: Ids = np.memmap(folder / "tokens.bin", dtype=np.int32, mode="r")
 
@@ -82,13 +86,16 @@ def write_stream(
     encode_batch: Callable[[list[Text]], list[list[int]]],
     *,
     has_documents: bool,
-    unknown: int = -1,
+    begin: int = END,
+    end: int = END,
+    unknown: int | None = None,
     size: Callable[[Text], int] = lambda text: len(str(text).encode()),
 ) -> TokenStream:
     """Tokenize documents, write them to `folder`, and return the stream.
 
-    With `has_documents`, END is written before each document and after the last one; without, never. `unknown` is the
-    id of <unk>, whose occurrences are counted. `size` returns the size of a document in bytes.
+    With `has_documents`, `begin` is written before each document and `end` after it, or once between two documents if
+    both are the same token; without, never. `unknown` is the id of <unk>, whose occurrences are counted. `size` returns
+    the size of a document in bytes.
     """
     n_bytes = n_documents = n_unknown = n_tokens = 0
     with new_token_folder(folder) as work, (work / "tokens.bin").open("wb") as file:
@@ -96,21 +103,22 @@ def write_stream(
         def write(ids: list[int]) -> None:
             nonlocal n_tokens, n_unknown
             n_tokens += len(ids)
-            n_unknown += ids.count(unknown)
+            n_unknown += 0 if unknown is None else ids.count(unknown)
             file.write(np.asarray(ids, dtype=np.int32).tobytes())
 
         for chunk in _chunks(track(documents, "tokenizing")):
             n_documents += len(chunk)
             n_bytes += sum(map(size, chunk))
             for ids in encode_batch(chunk):
-                write([END, *ids] if has_documents else ids)
-        if has_documents and n_documents:
-            write([END])
+                write([begin, *ids, *([end] if end != begin else [])] if has_documents else ids)
+        if has_documents and n_documents and end == begin:
+            write([end])
         if n_tokens < 2:
             raise ValueError(
                 f"the text has {n_tokens} tokens: expected at least two, because one must follow the other"
             )
         about = {"has_documents": has_documents, "n_bytes": n_bytes, "n_documents": n_documents, "n_unknown": n_unknown}
+        about |= {"begin": begin, "end": end}
         (work / "stream.json").write_text(json.dumps(about), encoding="utf-8")
     return TokenStream(folder)
 
@@ -167,7 +175,9 @@ class PackedBatches:
                 targets[row, :n_shared] = IGNORED
         if not self.stream.has_documents:
             return PackedBatch(tokens, targets, torch.empty(0, dtype=torch.long))
-        return PackedBatch(tokens, targets, (tokens == END).cumsum(1))
+        if self.stream.begin != self.stream.end:
+            targets[targets == self.stream.begin] = IGNORED
+        return PackedBatch(tokens, targets, (tokens == self.stream.begin).cumsum(1))
 
     def _window(self, number: int) -> tuple[int, int]:
         """Return the index in the stream where a window starts, and its number of shared targets.
