@@ -18,9 +18,9 @@ from glassformer.checkpoint.gguf_export import write_gguf
 from glassformer.checkpoint.hf.folder import save_hf_folder
 from glassformer.checkpoint.onnx_export import check_weights_beside, export_onnx
 from glassformer.checkpoint.safe_files import write_text
-from glassformer.data.batching.packed_windows import write_stream
 from glassformer.data.batching.text_rows import write_text_rows
 from glassformer.data.batching.token_files import write_token_files
+from glassformer.data.batching.token_stream import write_stream
 from glassformer.data.readers.text_files import read_lines
 from glassformer.models import build_model, preset
 from glassformer.training.journal import Journal

@@ -378,7 +378,7 @@ def test_tasks_that_learn_from_texts_keep_their_tokenizer_and_tokens(tmp_path, t
         raise AssertionError("the run keeps its tokenizer and its token files")
 
     monkeypatch.setattr(Tokenizer, "train", refuse)
-    monkeypatch.setattr("glassformer.data.batching.packed_windows.write_stream", refuse)
+    monkeypatch.setattr("glassformer.data.batching.token_stream.write_stream", refuse)
     monkeypatch.setattr("glassformer.tasks.pretraining.write_text_rows", refuse)
     kind(config).train(tmp_path / "m")
     assert files_of(tmp_path / "m")["model.safetensors"] == before["model.safetensors"]

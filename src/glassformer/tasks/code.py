@@ -21,7 +21,7 @@ from glassformer.tasks.evaluation import EvalOptions, ScoreReport
 from glassformer.tasks.language import DocumentData, LanguageConfig
 
 if TYPE_CHECKING:
-    from glassformer.data.batching.packed_windows import TokenStream
+    from glassformer.data.batching.token_stream import TokenStream
     from glassformer.pipelines.code_model import CodeModel
 
 CHARACTERS = 2
@@ -90,7 +90,7 @@ class Code(DecoderTask):
 
         Some pieces are written with their middle last (fill-in-the-middle), so that the model learns to fill gaps.
         """
-        from glassformer.data.batching.packed_windows import write_stream
+        from glassformer.data.batching.token_stream import write_stream
         from glassformer.pipelines.pretrained_base import gap_tokens
 
         config, tokenizer = self.config, pipeline.tokenizer

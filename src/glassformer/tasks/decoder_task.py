@@ -20,7 +20,8 @@ from glassformer.text import Tokenizer
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from glassformer.data.batching.packed_windows import PackedBatch, PackedBatches, TokenStream
+    from glassformer.data.batching.packed_windows import PackedBatch, PackedBatches
+    from glassformer.data.batching.token_stream import TokenStream
     from glassformer.models import DecoderModel
     from glassformer.models.transformer import Model
     from glassformer.pipelines.pretrained_base import PretrainedBase
@@ -94,7 +95,8 @@ class DecoderTask(Task[Document, "PackedBatch"]):
 
     @override
     def prepare(self, run: "RunFolder") -> Prepared[Document, "PackedBatch"]:
-        from glassformer.data.batching.packed_windows import PackedBatches, TokenStream
+        from glassformer.data.batching.packed_windows import PackedBatches
+        from glassformer.data.batching.token_stream import TokenStream
         from glassformer.pipelines.language_model import windows_in_words
 
         train, context = self.config.train, self.config.context
@@ -128,7 +130,7 @@ class DecoderTask(Task[Document, "PackedBatch"]):
 
     def write(self, folder: Path, documents: Iterable[Document], pipeline: Any) -> "TokenStream":
         """Tokenize the training documents and write them as one stream of tokens to `folder`."""
-        from glassformer.data.batching.packed_windows import write_stream
+        from glassformer.data.batching.token_stream import write_stream
 
         texts = (document.text for document in documents)
         encode = pipeline.tokenizer.encode_plain_batch

@@ -8,7 +8,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from glassformer.data.batching.labeled_batches import IGNORED
-from glassformer.data.batching.packed_windows import PackedBatches, TokenStream, write_stream
+from glassformer.data.batching.packed_windows import PackedBatches
+from glassformer.data.batching.token_stream import TokenStream, write_stream
 from glassformer.models import DecoderModel
 from glassformer.tasks.configs.small_models import small_decoder
 from glassformer.tasks.language import Language, LanguageConfig

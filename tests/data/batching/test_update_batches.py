@@ -8,9 +8,10 @@ import torch
 
 from glassformer.data.batching.labeled_batches import LabeledRow, PairedBatches
 from glassformer.data.batching.noised_batches import MaskedBatch
-from glassformer.data.batching.packed_windows import PackedBatches, write_stream
+from glassformer.data.batching.packed_windows import PackedBatches
 from glassformer.data.batching.pair_batches import CycledBatches, TokenBudgetBatches
 from glassformer.data.batching.token_files import write_token_files
+from glassformer.data.batching.token_stream import write_stream
 from glassformer.data.batching.update_batches import UpdateBatches
 from glassformer.data.readers.pairs import Pair
 from glassformer.training.schedules import BatchRamp

@@ -12,6 +12,8 @@ and the order of the batches. The number of batches and their shapes stay the sa
 per epoch) of epoch n div (batches per epoch), and seeking to a batch costs nothing.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 Numbers = np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -26,38 +28,112 @@ def grid(lengths: Numbers, step: int) -> Numbers:
     return -(-lengths // fine) * fine
 
 
-class BatchPlan:
-    """Assigns rows (tokenized examples) to batches of at most `max_tokens` padded tokens, and orders the batches.
+class LengthCells(NamedTuple):
+    """The cells of some rows: for each combination of lengths, how many rows have it.
 
-    `first` holds the length of each row, already rounded by `grid`. For sentence pairs it holds the source lengths and
-    `second` the target lengths; the longer side counts for `max_tokens`.
+    The cells are in the order in which rows are cut into batches. Neighbors have similar lengths: the first lengths
+    rise within every other second length and fall within the rest.
     """
 
-    def __init__(self, first: Numbers, second: Numbers | None = None, *, max_tokens: int, seed: int):
-        if not len(first):
+    first: Numbers
+    """The length of the rows of each cell; for sentence pairs that of the source."""
+    second: Numbers
+    """The second length, that of the target; 0 for rows of one text."""
+    counts: Numbers
+    """The number of rows in each cell."""
+
+
+def sort_cells(first: Numbers, second: Numbers) -> Numbers:
+    """Return a number for each row, equal for rows of the same cell, by which cells are in the order of `LengthCells`.
+
+    `first` and `second` are the lengths of each row, already rounded by `grid`.
+    """
+    rank = np.cumsum(np.bincount(second) > 0) - 1
+    width = int(first.max()) + 1
+    is_rising = rank[second] % 2 == 0
+    return rank[second] * width + np.where(is_rising, first, width - 1 - first)
+
+
+def count_cells(first: Numbers, second: Numbers, counts: Numbers | None = None) -> LengthCells:
+    """Return the cells of rows with these lengths. With `counts`, each length stands for so many rows."""
+    keys, places, inverse = np.unique(sort_cells(first, second), return_index=True, return_inverse=True)
+    weights = np.ones(len(first), dtype=np.int64) if counts is None else counts
+    total = np.bincount(inverse.reshape(-1), weights=weights, minlength=len(keys)).astype(np.int64)
+    return LengthCells(first[places], second[places], total)
+
+
+class BatchShapes:
+    """The cuts of sorted rows into batches of at most `max_tokens` padded tokens, which are the same in every epoch.
+
+    They are computed from the cells alone, so that their cost depends on the number of batches, not of rows.
+    """
+
+    def __init__(self, cells: LengthCells, max_tokens: int):
+        if not len(cells.counts):
             raise ValueError("the corpus is empty: expected at least one example")
-        second = np.zeros_like(first) if second is None else second
-        longest = int(np.maximum(first, second).max())
+        longest = int(np.maximum(cells.first, cells.second).max())
         if longest > max_tokens:
             raise ValueError(
                 f"max_tokens={max_tokens}: expected at least {longest}, the length of the longest sentence"
             )
-        self.seed = seed
-        # Snake order: source lengths rise within every other target length and fall within the rest.
-        rank = np.unique(second, return_inverse=True)[1]
-        snake = np.where(rank % 2 == 0, first, -first)
-        self._cells = np.unique(np.stack((second, snake), 1), axis=0, return_inverse=True)[1].reshape(-1)
-        order = np.argsort(self._cells, kind="stable")
-        self._shapes = (
-            first[order],
-            second[order],
-        )  # equal for every epoch, because all rows of a cell have the same length
-        self._cuts = self._cut(*self._shapes, max_tokens)
-        self._drawn: tuple[int, list[Numbers]] | None = None
+        self._cells = cells
+        self.cuts: list[int] = _cut(cells, max_tokens)
+        """The index of the first sorted row of each batch, and the number of rows."""
+
+    def __len__(self) -> int:
+        """Return the number of batches."""
+        return len(self.cuts) - 1
+
+    def padded_tokens(self) -> int:
+        """Return the number of tokens of all batches, padding included; for sentence pairs, of both sides."""
+        cuts, ends = np.array(self.cuts), np.cumsum(self._cells.counts)
+        # The cells of each batch, as interleaved bounds for reduceat; the last bound may not be the number of cells.
+        bounds = np.empty(2 * len(self), dtype=np.int64)
+        bounds[::2] = np.searchsorted(ends, cuts[:-1], side="right")
+        bounds[1::2] = np.searchsorted(ends, cuts[1:], side="left") + 1
+        heights = np.diff(cuts)
+        return sum(
+            int((np.maximum.reduceat(np.append(sides, 0), bounds)[::2] * heights).sum())
+            for sides in (self._cells.first, self._cells.second)
+        )
+
+
+def _cut(cells: LengthCells, max_tokens: int) -> list[int]:
+    cuts, widest, place = [0], 0, 0
+    widths = np.maximum(cells.first, cells.second).tolist()
+    for width, count in zip(widths, cells.counts.tolist(), strict=True):
+        if (place - cuts[-1] + 1) * max(widest, width) > max_tokens:
+            cuts.append(place)
+            widest = 0
+        widest, place = max(widest, width), place + count
+        while (following := cuts[-1] + max_tokens // widest) < place:
+            cuts.append(following)
+            widest = width
+    return [*cuts, place]
+
+
+class BatchPlan:
+    """Assigns rows (tokenized examples) to batches of at most `max_tokens` padded tokens, and orders the batches.
+
+    `first` holds the length of each row, already rounded by `grid`. For sentence pairs it holds the source lengths and
+    `second` the target lengths; the longer side counts for `max_tokens`. The order is drawn from the `seed`, the epoch
+    and the number of the `shard`, if the rows are part of a larger corpus.
+    """
+
+    def __init__(
+        self, first: Numbers, second: Numbers | None = None, *, max_tokens: int, seed: int, shard: int | None = None
+    ):
+        if not len(first):
+            raise ValueError("the corpus is empty: expected at least one example")
+        second = np.zeros_like(first) if second is None else second
+        self._entropy = [seed] if shard is None else [seed, shard]
+        self._cells = sort_cells(first, second)
+        self._shapes = BatchShapes(count_cells(first, second), max_tokens)
+        self._drawn: tuple[int, Numbers, Numbers] | None = None
 
     def __len__(self) -> int:
         """Return the number of batches in an epoch."""
-        return len(self._cuts) - 1
+        return len(self._shapes)
 
     def rows_of_batch(self, number: int) -> Numbers:
         """Return the indices of the examples in the batch with this number.
@@ -66,25 +142,17 @@ class BatchPlan:
         """
         epoch, position = divmod(number, len(self))
         if self._drawn is None or self._drawn[0] != epoch:
-            self._drawn = epoch, self._draw(epoch)
-        return self._drawn[1][position]
+            self._drawn = epoch, *self._draw(epoch)
+        _, order, parts = self._drawn
+        part = int(parts[position])
+        return order[self._shapes.cuts[part] : self._shapes.cuts[part + 1]]
 
     def padded_tokens(self) -> int:
         """Return the number of tokens in an epoch, padding included; for sentence pairs, of both source and target."""
-        spans = zip(self._cuts, self._cuts[1:], strict=False)
-        return sum((end - begin) * int(shapes[begin:end].max()) for begin, end in spans for shapes in self._shapes)
+        return self._shapes.padded_tokens()
 
-    def _cut(self, first: Numbers, second: Numbers, max_tokens: int) -> list[int]:
-        cuts, widest = [0], 0
-        for place, width in enumerate(np.maximum(first, second).tolist()):
-            widest = max(widest, width)
-            if (place - cuts[-1] + 1) * widest > max_tokens:
-                cuts.append(place)
-                widest = width
-        return [*cuts, len(first)]
-
-    def _draw(self, epoch: int) -> list[Numbers]:
-        random = np.random.default_rng([self.seed, epoch])
+    def _draw(self, epoch: int) -> tuple[Numbers, Numbers]:
+        """Return the rows of an epoch, sorted by cell and shuffled within each, and the order of the batches."""
+        random = np.random.default_rng([*self._entropy, epoch])
         order = np.lexsort((random.random(len(self._cells)), self._cells))
-        parts = [order[begin:end] for begin, end in zip(self._cuts, self._cuts[1:], strict=False)]
-        return [parts[place] for place in random.permutation(len(parts))]
+        return order, random.permutation(len(self))

@@ -3,8 +3,8 @@
 The token stream is END d1 END d2 END for documents d1 and d2: one END before the first document, between two, and after
 the last. A pretrained model may have another token `begin` before a document: begin d1 end begin d2 end. Then `begin`
 is no target, because it does not follow from the document before it. A corpus of a single text has neither. The stream
-is stored in a memory-mapped file. A window's `segments` number its documents, so that attention can be limited to one
-document.
+is stored in files (`token_stream.py`). A window's `segments` number its documents, so that attention can be limited to
+one document.
 
 In every epoch each token except the first is a target exactly once. The windows are adjacent, starting at an offset
 drawn for the epoch, and are shuffled. To cover the first and the last token, the windows at both ends of the stream
@@ -12,12 +12,8 @@ overlap their neighbors. A target in two windows counts in the one that is earli
 is `IGNORED`. A batch depends on the seed and its number only.
 """
 
-import json
-from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
-from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -25,13 +21,12 @@ from torch import Tensor
 
 from glassformer.data.batching.data_order import Numbers
 from glassformer.data.batching.labeled_batches import IGNORED
-from glassformer.data.batching.token_files import Ids, new_token_folder
-from glassformer.progress import track
-from glassformer.text.tokenizer import END
+from glassformer.data.batching.permutation import RandomPermutation
+from glassformer.data.batching.token_stream import TokenWindows
 
-Text = TypeVar("Text")
-CHUNK = 256
-"""Number of documents tokenized at a time."""
+MAX_DRAWN = 1 << 20
+"""Largest number of windows whose order is drawn as a list. The order of more windows is computed window by window, so
+that it takes no memory."""
 
 
 class PackedBatch(NamedTuple):
@@ -64,65 +59,6 @@ class PackedBatch(NamedTuple):
         return PackedBatch(*(x.to(device, non_blocking=True) for x in self))
 
 
-class TokenStream:
-    """A tokenized corpus in a folder that `write_stream` wrote: its ids, memory-mapped, and some counts."""
-
-    def __init__(self, folder: Path):
-        about = json.loads((folder / "stream.json").read_text(encoding="utf-8"))
-        self.has_documents = bool(about["has_documents"])
-        """Whether END, or another pair of tokens, separates documents."""
-        self.begin, self.end = about.get("begin", END), about.get("end", END)
-        """Ids of the tokens before and after each document."""
-        self.n_bytes, self.n_documents, self.n_unknown = about["n_bytes"], about["n_documents"], about["n_unknown"]
-        self.ids: Ids = np.memmap(folder / "tokens.bin", dtype=np.int32, mode="r")
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-
-def write_stream(
-    folder: Path,
-    documents: Iterable[Text],
-    encode_batch: Callable[[list[Text]], list[list[int]]],
-    *,
-    has_documents: bool,
-    begin: int = END,
-    end: int = END,
-    unknown: int | None = None,
-    size: Callable[[Text], int] = lambda text: len(str(text).encode()),
-) -> TokenStream:
-    """Tokenize documents, write them to `folder`, and return the stream.
-
-    With `has_documents`, `begin` is written before each document and `end` after it, or once between two documents if
-    both are the same token; without, never. `unknown` is the id of <unk>, whose occurrences are counted. `size` returns
-    the size of a document in bytes.
-    """
-    n_bytes = n_documents = n_unknown = n_tokens = 0
-    with new_token_folder(folder) as work, (work / "tokens.bin").open("wb") as file:
-
-        def write(ids: list[int]) -> None:
-            nonlocal n_tokens, n_unknown
-            n_tokens += len(ids)
-            n_unknown += 0 if unknown is None else ids.count(unknown)
-            file.write(np.asarray(ids, dtype=np.int32).tobytes())
-
-        for chunk in _chunks(track(documents, "tokenizing")):
-            n_documents += len(chunk)
-            n_bytes += sum(map(size, chunk))
-            for ids in encode_batch(chunk):
-                write([begin, *ids, *([end] if end != begin else [])] if has_documents else ids)
-        if has_documents and n_documents and end == begin:
-            write([end])
-        if n_tokens < 2:
-            raise ValueError(
-                f"the text has {n_tokens} tokens: expected at least two, because one must follow the other"
-            )
-        about = {"has_documents": has_documents, "n_bytes": n_bytes, "n_documents": n_documents, "n_unknown": n_unknown}
-        about |= {"begin": begin, "end": end}
-        (work / "stream.json").write_text(json.dumps(about), encoding="utf-8")
-    return TokenStream(folder)
-
-
 @dataclass
 class PackedBatches:
     """The training batches of a token stream: `batches[n]` is batch number n, counted across epochs.
@@ -130,7 +66,7 @@ class PackedBatches:
     All batches have the same shape.
     """
 
-    stream: TokenStream
+    stream: TokenWindows
     context: int
     """Number of tokens per window. A shorter stream gives one shorter window."""
     max_tokens: int = 4096
@@ -150,7 +86,7 @@ class PackedBatches:
         if self.n_windows > 1 and self.width - over - 1 > over + 1:
             self.n_windows += 1
             self._shifts = (over + 1, self.width - 1)
-        self._drawn: tuple[int, Numbers, Numbers] | None = None
+        self._drawn: tuple[int, int, Numbers | RandomPermutation] | None = None
 
     def __len__(self) -> int:
         """Return the number of batches in an epoch, rounded up: the last one may contain windows of the next epoch."""
@@ -168,7 +104,7 @@ class PackedBatches:
         """Return the batch with this number. It depends on the seed and the number only."""
         first = number * self.rows
         places = [self._window(number) for number in range(first, first + self.rows)]
-        windows = np.stack([self.stream.ids[begin : begin + self.width + 1] for begin, _ in places]).astype(np.int64)
+        windows = np.stack([self.stream.read(begin, begin + self.width + 1) for begin, _ in places]).astype(np.int64)
         tokens, targets = torch.from_numpy(windows[:, :-1].copy()), torch.from_numpy(windows[:, 1:].copy())
         for row, (_, n_shared) in enumerate(places):
             if n_shared:
@@ -188,25 +124,19 @@ class PackedBatches:
         epoch, place = divmod(number, self.n_windows)
         if self._drawn is None or self._drawn[0] != epoch:
             self._drawn = epoch, *self._draw(epoch)
-        _, begins, shared = self._drawn
-        return int(begins[place]), int(shared[place])
+        _, shift, order = self._drawn
+        window = int(order[place])
+        begin = self._begin(window, shift)
+        return begin, self._begin(window - 1, shift) + self.width - begin if window else 0
 
-    def _draw(self, epoch: int) -> tuple[Numbers, Numbers]:
-        """Return the start of each window of an epoch, and its number of shared targets (see `_window`).
+    def _begin(self, window: int, shift: int) -> int:
+        """Return the index in the stream where a window starts, by its place in the stream."""
+        return min(max(window * self.width - shift, 0), len(self.stream) - 1 - self.width)
 
-        The windows are in shuffled order.
-        """
+    def _draw(self, epoch: int) -> "tuple[int, Numbers | RandomPermutation]":
+        """Return how many tokens early the second window of an epoch begins, and the order of its windows."""
         random = np.random.default_rng([self.seed, epoch])
-        shift = random.integers(self._shifts[0], self._shifts[1] + 1)
-        last = len(self.stream) - 1 - self.width
-        begins = np.clip(np.arange(self.n_windows) * self.width - shift, 0, last)
-        shared = np.zeros_like(begins)
-        shared[1:] = begins[:-1] + self.width - begins[1:]
-        order = random.permutation(self.n_windows)
-        return begins[order], shared[order]
-
-
-def _chunks(texts: Iterable[Text]) -> Iterator[list[Text]]:
-    iterator = iter(texts)
-    while chunk := list(islice(iterator, CHUNK)):
-        yield chunk
+        shift = int(random.integers(self._shifts[0], self._shifts[1] + 1))
+        if self.n_windows > MAX_DRAWN:
+            return shift, RandomPermutation(self.n_windows, int(random.integers(2**63)))
+        return shift, random.permutation(self.n_windows)
