@@ -165,8 +165,8 @@ def _describe_attention(read: ModelText, run: RecordedText, module: Any, name: s
     return found
 
 
-def describe_rollout(read: ModelText, run: RecordedText) -> dict[str, Any]:
-    """Return the attention rollout of each stack, and of the source for a decoder with cross-attention."""
+def roll_out(read: ModelText, run: RecordedText) -> dict[str, Tensor | None]:
+    """Return the attention rollout of each stack, and of the source ("cross") for a decoder with cross-attention."""
     recorded = run.activations
 
     def weights(kind: str, part: str) -> list[Tensor]:
@@ -182,10 +182,11 @@ def describe_rollout(read: ModelText, run: RecordedText) -> dict[str, Any]:
         decoder, cross = decoder_rollout(pairs, encoder)
     elif decoder_layers:
         decoder = rollout(decoder_layers)
-    return {"encoder": _map(encoder), "decoder": _map(decoder), "cross": _map(cross)}
+    return {"encoder": encoder, "decoder": decoder, "cross": cross}
 
 
-def _map(values: Tensor | None) -> dict[str, Any] | None:
+def pack_map(values: Tensor | None) -> dict[str, Any] | None:
+    """Return a map (T, S) as a packed array, reduced by its maximum if it is large."""
     if values is None:
         return None
     if max(values.shape) <= LONGEST_FULL:
