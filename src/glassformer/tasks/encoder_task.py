@@ -84,8 +84,16 @@ class EncoderTask(Task[Example, "LabeledBatch"]):
         head, settings = found if run is None else run.keep_json("head.json", lambda: found)
         if config.base_model is not None:
             keep_if = None if config.grow_from is None else settings
-            model, reader = load_encoder(config.base_model, kind.head, head, keep_if, config.base_flag)
-            return Initialized(kind(grow_to(model, config), reader, **settings), new_head_parameters(model))
+            model, reader = load_encoder(
+                config.base_model,
+                kind.head,
+                head,
+                keep_if,
+                config.base_flag,
+                accepts_decoder=kind.accepts_decoder and config.grow_from is None,
+            )
+            grown = grow_to(model, config) if isinstance(model, EncoderModel) else model
+            return Initialized(kind(grown, reader, **settings), new_head_parameters(model))
         texts = [text for example in examples for text in self._inputs(example)]
         parts = (part for text in texts for part in text if part is not None)
         own = stored_tokenizer(run, lambda: Tokenizer.train(parts, config.model.vocab_size, config.tokenizer))
@@ -208,7 +216,8 @@ class EncoderTask(Task[Example, "LabeledBatch"]):
         from glassformer.models.costs import training_flops
 
         rows, length = batch.tokens.shape
-        once = training_flops(model.config, batch=rows, source_length=length)
+        side = "target_length" if model.kind == "decoder" else "source_length"
+        once = training_flops(model.config, batch=rows, **{side: length})
         return 2 * once if self.config.train.r_drop else once
 
     def _inputs(self, example: Example) -> list[Texts]:
