@@ -20,6 +20,7 @@ import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Sequence
@@ -77,11 +78,15 @@ class ServerProcess:
         self.model = ""
 
     def __enter__(self) -> "ServerProcess":
-        self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - it is closed with the process
+        self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL, stderr=self._log)
         until = time.monotonic() + START_SECONDS
         while not self.model:
             if self._process.poll() is not None:
-                raise SystemExit(f"{self.name} ended with code {self._process.returncode}: {shlex.join(self._command)}")
+                self._log.seek(0)
+                end = self._log.read()[-2000:].decode(errors="replace")
+                code = self._process.returncode
+                raise SystemExit(f"{self.name} ended with code {code}: {shlex.join(self._command)}\n{end}")
             if time.monotonic() > until:
                 self._process.kill()
                 raise SystemExit(f"{self.name} did not answer within {START_SECONDS} s: {shlex.join(self._command)}")
@@ -98,6 +103,7 @@ class ServerProcess:
             self._process.wait(30)
         except subprocess.TimeoutExpired:
             self._process.kill()
+        self._log.close()
 
     def resident(self) -> int:
         """Return the resident memory of the process in bytes (Linux)."""
