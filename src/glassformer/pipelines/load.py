@@ -21,7 +21,7 @@ from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel
 from glassformer.pipelines.embedder import Embedder, as_embedder, longest_text, with_pooling
 from glassformer.pipelines.generator import Generator
 from glassformer.pipelines.pipeline import GPU_BATCH_TOKENS
-from glassformer.pipelines.pipeline_registry import pipeline_named, read_about
+from glassformer.pipelines.pipeline_registry import TASK, pipeline_named, read_about
 from glassformer.pipelines.seq2seq_pipeline import GENERATION, check_cost
 from glassformer.pipelines.text_to_text import TextToText
 from glassformer.pipelines.trained_pipeline import ModelLoader, TrainedPipeline
@@ -109,7 +109,7 @@ def _tokenizer_in_file(path: Path, opened: ExternalModel) -> PretrainedTokenizer
 def _load(path: Path, read_model: ModelLoader, allow_pickle: bool) -> Loaded:
     foreign = read_external(path, allow_pickle=allow_pickle) if is_external(path) else None
     origin = foreign.config if foreign is not None else read_origin(path)
-    if origin is None:
+    if origin is None or (foreign is None and (path / TASK).is_file()):
         found: Loaded = pipeline_named(read_about(path)["task"]).from_folder(path, read_model)
         return found
     is_encoder = family_by_type(origin.get("model_type")).kind == "encoder"

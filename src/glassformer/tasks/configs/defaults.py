@@ -107,11 +107,13 @@ def choose_for_fine_tuning(kind: type[TaskConfig], given: Mapping[str, Any], *, 
     values: dict[str, Any] = {"train.optimizer": "adamw", "train.schedule": "linear", "train.weight_decay": 0.01}
     values["train.warmup"] = WARMUP
     if is_foreign:
-        values["train.lr"] = 5e-5
+        values["train.lr"] = 5e-4 if given.get("train.lora_rank") else 5e-5
+        if "context" in {field.name for field in fields(kind)}:
+            values["context"] = 512
     minutes = default_minutes(kind, given)
     if minutes:
         values["train.minutes"] = minutes
-    return {**values, **{name: value for name, value in given.items() if name in AUTOMATIC}}
+    return {**values, **{name: value for name, value in given.items() if name in AUTOMATIC or name in values}}
 
 
 def _choose(
