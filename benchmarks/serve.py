@@ -78,7 +78,7 @@ class ServerProcess:
         self.model = ""
 
     def __enter__(self) -> "ServerProcess":
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - it is closed with the process
+        self._log = tempfile.TemporaryFile()
         self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL, stderr=self._log)
         until = time.monotonic() + START_SECONDS
         while not self.model:
