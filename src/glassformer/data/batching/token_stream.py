@@ -58,11 +58,13 @@ def write_stream(
     unknown: int = -1,
     size: Callable[[Text], int] = lambda text: len(str(text).encode()),
     ends: bool = True,
+    starts: Callable[[Text], bool] = lambda text: True,
 ) -> TokenStream:
     """Tokenize documents, write them to `folder`, and return the stream.
 
     With `has_documents`, END is written before each document and, with `ends`, after the last one; without, never.
-    `unknown` is the id of <unk>, whose occurrences are counted. `size` returns the size of a document in bytes.
+    `unknown` is the id of <unk>, whose occurrences are counted. `size` returns the size of a document in bytes, and
+    `starts` whether it starts here; if not, it is a piece that continues the one before.
     """
     n_bytes = n_documents = n_unknown = n_tokens = 0
     with new_token_folder(folder) as work, (work / "tokens.bin").open("wb") as file:
@@ -74,10 +76,11 @@ def write_stream(
             file.write(np.asarray(ids, dtype=np.int32).tobytes())
 
         for chunk in _chunks(track(documents, "tokenizing")):
-            n_documents += len(chunk)
+            are_starts = [starts(text) for text in chunk]
+            n_documents += sum(are_starts)
             n_bytes += sum(map(size, chunk))
-            for ids in encode_batch(chunk):
-                write([END, *ids] if has_documents else ids)
+            for ids, is_start in zip(encode_batch(chunk), are_starts, strict=True):
+                write([END, *ids] if has_documents and is_start else ids)
         if has_documents and n_documents and ends:
             write([END])
         if ends and n_tokens < 2:
