@@ -34,7 +34,7 @@ FLOORS = {
     "training": 6,
     "pipelines": 7,
     "tasks": 8,
-    "inspect": 7,
+    "inspect": 8,
     "bench": 9,
     "serve": 9,
     "cli": 10,

@@ -22,6 +22,11 @@ ALSO = {
     "xlm-roberta": "XLM-R",
     "phi3": "Phi-3 and Phi-3.5 (text)",
     "gemma": "Gemma 1",
+    "gpt_neox": "GPT-NeoX, Pythia",
+    "gptj": "GPT-J",
+    "phi": "Phi-1, Phi-1.5, Phi-2",
+    "falcon": "Falcon 7B, 40B, 180B, Falcon 2",
+    "cohere": "Command R",
 }
 HEADS = {
     "language_model": "language model",

@@ -20,7 +20,7 @@ from glassformer.base.version import __version__ as __version__
 if TYPE_CHECKING:
     from glassformer.decoding import GenerationConfig, generate
     from glassformer.documents import *  # noqa: F403
-    from glassformer.inspect import draw_attention
+    from glassformer.inspect import draw_attention, explain, patch, record
     from glassformer.models import ModelConfig, build_model, preset
     from glassformer.nn import capture_attention
     from glassformer.pipelines.conversion import convert
@@ -34,9 +34,12 @@ __all__ = [
     "capture_attention",
     "convert",
     "draw_attention",
+    "explain",
     "generate",
     "load",
+    "patch",
     "preset",
+    "record",
     "train",
 ]
 
@@ -47,9 +50,12 @@ _MODULES = {
     "capture_attention": "nn",
     "convert": "pipelines.conversion",
     "draw_attention": "inspect",
+    "explain": "inspect",
     "generate": "decoding",
     "load": "pipelines.load",
+    "patch": "inspect",
     "preset": "models",
+    "record": "inspect",
     "train": "tasks.train_function",
 }
 """Maps each name in `__all__` to the module that exports it, relative to `glassformer`."""

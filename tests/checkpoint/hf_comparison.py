@@ -1,14 +1,17 @@
 """Save HF models of random shapes, load them with HF and with Glassformer, and compare all numbers."""
 
+import inspect
 import random
 from pathlib import Path
 
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
+from transformers.core_model_loading import revert_weight_conversion
 
 from checkpoint import hf_models, random_hf
 from glassformer.checkpoint import load_model
+from glassformer.checkpoint.hf import FAMILIES
 from glassformer.models import EncoderDecoderModel, EncoderModel
 
 TOLERANCE = 1e-5
@@ -94,6 +97,62 @@ def same_numbers(ours, theirs, seed):
     return True
 
 
+def padded_inputs(ours, theirs, seed, side="right"):
+    """Return random inputs with padding on one side: HF's arguments, our arguments, and the mask of real tokens."""
+    torch.manual_seed(seed)
+    config = ours.config
+    tokens = torch.randint(4, config.source_vocab, (3, 8))
+    mask = torch.arange(8) < torch.tensor([[8], [5], [2]])
+    mask = mask if side == "right" else mask.flip(1)
+    tokens[~mask] = theirs.config.pad_token_id
+    given = {"input_ids": tokens, "attention_mask": mask.long()}
+    # HF's BERT, GPT-2 and Llama count padding as positions by default; RoBERTa and M2M100 do not.
+    counts = config.position_offset == 0 and "position_ids" in inspect.signature(theirs.forward).parameters
+    if side == "left" and counts and not isinstance(ours, EncoderDecoderModel):
+        given["position_ids"] = (mask.long().cumsum(1) - 1).clamp_min(0)
+    if isinstance(ours, EncoderDecoderModel):
+        target = torch.randint(4, config.vocab_size, (3, 6))
+        return given | {"decoder_input_ids": target}, {"source": tokens, "target": target, "source_mask": mask}, mask
+    own = {"tokens": tokens, "mask": mask}
+    if config.token_types:
+        given["token_type_ids"] = own["token_types"] = torch.randint(config.token_types, tokens.shape)
+    return given, own, mask
+
+
+def compared_outputs(ours, theirs, seed, side="right"):
+    """Return our output and HF's for the same padded inputs, zero where a token is padding."""
+    given, own, mask = padded_inputs(ours, theirs, seed, side)
+    answer = theirs(**given, output_hidden_states=True)
+    wanted = torch.stack((answer.start_logits, answer.end_logits), -1) if "start_logits" in answer else answer[0]
+    if ours.config.head == "none" and not isinstance(ours, EncoderDecoderModel):
+        wanted = answer.hidden_states[-1]
+    found = ours(**own)
+    if found.dim() == 3 and not isinstance(ours, EncoderDecoderModel):
+        found, wanted = found * mask[:, :, None], wanted * mask[:, :, None]
+    return found, wanted
+
+
+def same_gradients(ours, theirs, seed):
+    """Return whether the gradients of all stored tensors agree to 1e-4 of the largest, for a random loss."""
+    found, wanted = compared_outputs(ours, theirs, seed)
+    direction = torch.randn_like(wanted.detach())
+    for model, output in ((ours, found), (theirs, wanted)):
+        model.zero_grad()
+        (output * direction).sum().backward()
+    family = FAMILIES[theirs.config.model_type]
+    gradients = {
+        name: torch.zeros_like(value) if value.grad is None else value.grad for name, value in ours.named_parameters()
+    }
+    expected = {name: value.grad for name, value in theirs.named_parameters() if value.grad is not None}
+    expected = revert_weight_conversion(theirs, expected)
+    body = "" if any(name.startswith(family.prefix) for name in expected) else family.prefix
+    rules = [rule for rule in family.table(ours.config) if rule.names[0] in gradients and not rule.write_only]
+    pairs = [(rule.join(gradients), expected.get(rule.hf_name.removeprefix(body))) for rule in rules]
+    pairs = [(one, two) for one, two in pairs if two is not None]
+    scale = max(1.0, *(two.abs().max().item() for _, two in pairs))
+    return len(pairs) > len(rules) / 2 and all((one - two).abs().max() <= 1e-4 * scale for one, two in pairs)
+
+
 def load_or_reason(folder: Path):
     """Return the model and "", or None and the error message."""
     try:
@@ -113,7 +172,21 @@ def first_seed(family):
     return next(seed for seed in range(100) if random_hf.draw(family, seed).refusal is None)
 
 
-DECODERS = ("llama", "mistral", "qwen2", "qwen3", "phi3", "stablelm", "granite", "gemma", "opt")
+CONVERTED = ("gpt_neox",)
+"""Families whose tensors have other names in HF's files than in HF's models."""
+NEWER = ("cohere", "gpt_neox", "gptj", "phi", "falcon")
+"""Families with fewer random cases, except with --full."""
+
+
+def few(family):
+    """Return how many random cases of a family run without --full."""
+    return 1 if family in NEWER else 3
+
+
+def stored_tensors(theirs, tensors=None):
+    """Return HF's tensors, or others by the names of its parameters, under their names in files."""
+    tensors = theirs.state_dict() if tensors is None else tensors
+    return revert_weight_conversion(theirs, tensors) if theirs.config.model_type in CONVERTED else tensors
 
 
 def tied(family):
@@ -122,12 +195,10 @@ def tied(family):
     heads = {"gpt2": "LMHeadModel"} | dict.fromkeys(
         ("t5", "mt5", "umt5", "bart", "mbart", "m2m_100", "pegasus"), "ForConditionalGeneration"
     )
-    heads |= {
-        "marian": "MTModel",
-        **dict.fromkeys(DECODERS, "ForCausalLM"),
-    }
+    heads["marian"] = "MTModel"
+    default = "ForCausalLM" if FAMILIES[family].kind == "decoder" else "ForMaskedLM"
     prefix = type(drawn.config).__name__.removesuffix("Config")
-    drawn.class_name = prefix + heads.get(family, "ForMaskedLM")
+    drawn.class_name = prefix + heads.get(family, default)
     drawn.config.tie_word_embeddings = True
     return drawn
 

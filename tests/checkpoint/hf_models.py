@@ -120,7 +120,7 @@ def _llama(draw: random.Random, kind: str) -> Any:
 def _drawn(draw: random.Random, family: str) -> Any:
     """Return a config of `random_hf.py` with this module's vocabulary and length."""
     prefix, settings, _, _ = random_hf.DRAWS[family](draw)
-    settings |= {"vocab_size": VOCAB, "max_position_embeddings": 28}
+    settings |= {"vocab_size": VOCAB, "n_positions" if family == "gptj" else "max_position_embeddings": 28}
     return getattr(transformers, f"{prefix}Config")(**settings)
 
 
@@ -166,6 +166,7 @@ def _bart(draw: random.Random, kind: str) -> Any:
 
 
 MORE = {"phi3": "Phi3", "stablelm": "StableLm", "granite": "Granite", "gemma": "Gemma", "opt": "OPT"}
+MORE |= {"cohere": "Cohere", "gpt_neox": "GPTNeoX", "gptj": "GPTJ", "phi": "Phi", "falcon": "Falcon"}
 Draw = Callable[[random.Random], Any]
 ENCODERS: dict[str, tuple[Draw, list[str]]] = {
     "bert": (

@@ -94,10 +94,23 @@ def _encoder(choose: random.Random, prefix: str) -> tuple[str, dict[str, Any], l
         odd = [entry for entry in odd if "is_decoder" not in entry[0]]
         odd.append(({"num_hidden_groups": 2, "num_hidden_layers": 2}, "num_hidden_groups=2"))
         odd.append(({"inner_group_num": 2}, "inner_group_num=2"))
-    if prefix == "Electra":
-        heads.remove("ForSequenceClassification")
-        odd.append(({"head": "ForSequenceClassification"}, "ForSequenceClassification"))
+    if prefix == "MPNet":
+        odd = [entry for entry in odd if "is_decoder" not in entry[0]]
+        odd.append(({"relative_attention_num_buckets": 40}, "relative_attention_num_buckets=40"))
     return prefix, settings, heads, odd
+
+
+def _nomic(choose: random.Random) -> tuple[str, dict[str, Any], list[str], Odd]:
+    prefix, settings, heads, odd = _encoder(choose, "NomicBert")
+    width = settings["hidden_size"] = settings["num_attention_heads"] * 4
+    settings["head_dim"] = choose.choice([width // settings["num_attention_heads"], 6])
+    table = rope(choose, settings["head_dim"], settings["max_position_embeddings"])
+    settings["rope_parameters"] = table
+    odd = [
+        ({"hidden_act": "quick_gelu", "head": "Model"}, "hidden_act='quick_gelu'"),
+        ({"rope_parameters": {"rope_type": "proportional", "rope_theta": 9.0, "factor": 2.0}}, "type 'proportional'"),
+    ]
+    return prefix, settings, [head for head in heads if head != "ForQuestionAnswering"], odd
 
 
 def _deberta(choose: random.Random) -> tuple[str, dict[str, Any], list[str], Odd]:
@@ -142,9 +155,9 @@ def _distilbert(choose: random.Random) -> tuple[str, dict[str, Any], list[str], 
         "pad_token_id": PAD,
         "sinusoidal_pos_embds": choose.random() < 0.5,
     }
-    heads = ["Model", "ForMaskedLM", "ForTokenClassification", "ForQuestionAnswering"]
+    heads = ["Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"]
     odd: Odd = [
-        ({"head": "ForSequenceClassification"}, "ForSequenceClassification"),
+        ({"head": "ForMultipleChoice"}, "ForMultipleChoice"),
         ({"activation": "mish"}, "activation='mish'"),
     ]
     return "DistilBert", settings, heads, odd
@@ -265,7 +278,11 @@ def _with_family_settings(choose: random.Random, prefix: str) -> tuple[str, dict
         settings |= {"use_qkv_bias": choose.random() < 0.5, "layer_norm_eps": choose.choice([1e-5, 1e-2])}
         odd = [entry for entry in odd if "rope_parameters" not in entry[0]]
         odd.append(({"qk_layernorm": True}, "qk_layernorm=True"))
-        odd.append(({"use_parallel_residual": True}, "use_parallel_residual=True"))
+        settings["use_parallel_residual"] = choose.random() < 0.5
+    if prefix == "Cohere":
+        settings |= {"logit_scale": choose.choice([0.0625, 1.0, 0.3]), "layer_norm_eps": choose.choice([1e-5, 1e-2])}
+        odd.append(({"use_qk_norm": True}, "use_qk_norm=True"))
+        odd = [entry for entry in odd if "head" not in entry[0]]  # HF has no other heads
     if prefix == "Granite":
         settings["embedding_multiplier"] = choose.choice([1.0, 12.0])
         settings["residual_multiplier"] = choose.choice([1.0, 0.22])
@@ -275,6 +292,94 @@ def _with_family_settings(choose: random.Random, prefix: str) -> tuple[str, dict
         settings["rope_parameters"] = rope(choose, settings["head_dim"], settings["max_position_embeddings"])
         odd = [entry for entry in odd if "head" not in entry[0]]  # HF has no other heads
     return prefix, settings, heads, [entry for entry in odd if entry[0].get("head") != "ForTokenClassification"]
+
+
+def _neox(choose: random.Random) -> tuple[str, dict[str, Any], list[str], Odd]:
+    n_heads, head_dim, length = choose.choice([1, 2, 4]), choose.choice([8, 16]), choose.choice([14, 28])
+    part = choose.choice([0.25, 0.5, 1.0] if head_dim == 16 else [0.5, 1.0])
+    rotary = rope(choose, int(head_dim * part), length)
+    settings = {
+        "vocab_size": choose.choice([41, 60]),
+        "hidden_size": n_heads * head_dim,
+        "intermediate_size": choose.choice([10, 17]),
+        "num_hidden_layers": choose.choice([1, 2, 3]),
+        "num_attention_heads": n_heads,
+        "max_position_embeddings": length,
+        "hidden_act": choose.choice(ACTIVATIONS),
+        "layer_norm_eps": choose.choice([1e-5, 1e-2]),
+        "use_parallel_residual": choose.random() < 0.7,
+        "attention_bias": choose.random() < 0.7,
+        "rope_parameters": {**rotary, "partial_rotary_factor": part},
+        "tie_word_embeddings": choose.random() < 0.5,
+        "pad_token_id": PAD,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+    }
+    odd: Odd = [
+        ({"head": "ForSequenceClassification"}, "GPTNeoXForSequenceClassification"),
+        ({"hidden_act": "tanh"}, "hidden_act='tanh'"),
+        ({"rope_parameters": {"rope_type": "proportional", "rope_theta": 9.0, "factor": 2.0}}, "type 'proportional'"),
+    ]
+    return "GPTNeoX", settings, ["ForCausalLM", "ForCausalLM", "Model"], odd
+
+
+def _gptj(choose: random.Random) -> tuple[str, dict[str, Any], list[str], Odd]:
+    n_heads, head_dim = choose.choice([1, 2, 4]), choose.choice([4, 6])
+    settings = {
+        "vocab_size": choose.choice([41, 60]),
+        "n_positions": choose.choice([14, 28]),
+        "n_embd": n_heads * head_dim,
+        "n_layer": choose.choice([1, 2, 3]),
+        "n_head": n_heads,
+        "n_inner": choose.choice([None, 10]),
+        "rotary_dim": choose.choice([2, 4, head_dim]),
+        "activation_function": choose.choice(ACTIVATIONS),
+        "layer_norm_epsilon": choose.choice([1e-5, 1e-2]),
+        "tie_word_embeddings": choose.random() < 0.5,
+        "pad_token_id": PAD,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+    }
+    odd: Odd = [
+        ({"head": "ForSequenceClassification"}, "GPTJForSequenceClassification"),
+        ({"activation_function": "tanh"}, "activation_function='tanh'"),
+    ]
+    return "GPTJ", settings, ["ForCausalLM", "ForCausalLM", "Model"], odd
+
+
+def _phi(choose: random.Random) -> tuple[str, dict[str, Any], list[str], Odd]:
+    _, settings, heads, odd = _neox(choose)
+    groups = choose.choice([1, settings["num_attention_heads"]])
+    settings |= {"num_key_value_heads": groups, "qk_layernorm": choose.random() < 0.4}
+    odd = [entry if "head" not in entry[0] else (entry[0], "PhiForSequenceClassification") for entry in odd]
+    return "Phi", settings, heads, odd
+
+
+def _falcon(choose: random.Random) -> tuple[str, dict[str, Any], list[str], Odd]:
+    _, settings, heads, _ = _neox(choose)
+    for name in ("intermediate_size", "hidden_act", "use_parallel_residual", "attention_bias", "layer_norm_eps"):
+        del settings[name]
+    n_heads = settings["num_attention_heads"]
+    head_dim = settings["hidden_size"] // n_heads
+    settings |= {
+        "rope_parameters": rope(choose, head_dim, settings["max_position_embeddings"]),
+        "ffn_hidden_size": choose.choice([None, 10]),
+        "activation": choose.choice(ACTIVATIONS),
+        "layer_norm_epsilon": choose.choice([1e-5, 1e-2]),
+        "bias": choose.random() < 0.5,
+        "new_decoder_architecture": choose.random() < 0.5,
+        "multi_query": choose.random() < 0.5,
+        "parallel_attn": choose.random() < 0.7,
+    }
+    if settings["new_decoder_architecture"]:
+        settings |= {"parallel_attn": True, "num_ln_in_parallel_attn": choose.choice([None, 1, 2])}
+        settings["num_kv_heads"] = choose.choice([1, n_heads // 2 or 1, None])
+    odd: Odd = [
+        ({"alibi": True}, "alibi=True"),
+        ({"head": "ForTokenClassification"}, "FalconForTokenClassification"),
+        ({"activation": "tanh"}, "activation='tanh'"),
+    ]
+    return "Falcon", settings, heads, odd
 
 
 def _opt(choose: random.Random) -> tuple[str, dict[str, Any], list[str], Odd]:
@@ -387,6 +492,8 @@ DRAWS = {
     "xlm-roberta": lambda choose: _encoder(choose, "XLMRoberta"),
     "camembert": lambda choose: _encoder(choose, "Camembert"),
     "deberta-v2": _deberta,
+    "mpnet": lambda choose: _encoder(choose, "MPNet"),
+    "nomic_bert": _nomic,
     "distilbert": _distilbert,
     "albert": lambda choose: _encoder(choose, "Albert"),
     "electra": lambda choose: _encoder(choose, "Electra"),
@@ -397,6 +504,11 @@ DRAWS = {
     "qwen3": lambda choose: _llama(choose, "Qwen3"),
     "phi3": _phi3,
     "stablelm": lambda choose: _with_family_settings(choose, "StableLm"),
+    "cohere": lambda choose: _with_family_settings(choose, "Cohere"),
+    "gpt_neox": _neox,
+    "gptj": _gptj,
+    "phi": _phi,
+    "falcon": _falcon,
     "granite": lambda choose: _with_family_settings(choose, "Granite"),
     "gemma": lambda choose: _with_family_settings(choose, "Gemma"),
     "opt": _opt,

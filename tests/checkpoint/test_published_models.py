@@ -76,6 +76,19 @@ PUBLISHED = {
         | {"num_attention_heads": 12, "max_position_embeddings": 2048, "word_embed_proj_dim": 768},
         {"position_offset": 2, "tie": "output"},
     ),
+    "Pythia 160M": (
+        "GPTNeoXForCausalLM",
+        {"model_type": "gpt_neox", "vocab_size": 50304, "hidden_size": 768, "intermediate_size": 3072}
+        | {"num_hidden_layers": 12, "num_attention_heads": 12, "rotary_pct": 0.25, "rotary_emb_base": 10000}
+        | {"max_position_embeddings": 2048},
+        {"rope_width": 16, "parallel_ffn": "two_norms"},
+    ),
+    "Falcon 40B": (
+        "FalconForCausalLM",
+        {"model_type": "falcon", "vocab_size": 65024, "hidden_size": 8192, "num_hidden_layers": 60}
+        | {"num_attention_heads": 128, "num_kv_heads": 8, "new_decoder_architecture": True},
+        {"parallel_ffn": "two_norms", "n_kv_heads": 8, "d_ff": 32768},
+    ),
     "mT5 small": (
         "MT5ForConditionalGeneration",
         {"model_type": "mt5", "vocab_size": 250112, "tie_word_embeddings": False},

@@ -9,7 +9,7 @@ from checkpoint.hostile_files import seal
 from glassformer.checkpoint import CorruptFolderError, load_model, new_folder, save_model
 from glassformer.checkpoint.gguf_export import write_gguf
 from glassformer.checkpoint.hf.folder import save_hf_folder
-from glassformer.checkpoint.summary import summarize
+from glassformer.checkpoint.summary import stored_format, summarize
 from glassformer.models import preset
 from oracle import random_model
 
@@ -34,6 +34,11 @@ def test_the_summary_agrees_with_the_loaded_model(kind, family, tmp_path):
     assert (found.foreign is None) == (kind == "own")
     assert sum(found.stored.values()) == found.n_parameters
     assert next(iter(found.stored)) == ("F16" if kind == "gguf" else "F32"), "most frequent first"
+    assert stored_format(path) == next(iter(found.stored))
+
+
+def test_the_format_of_a_missing_model_is_left_to_the_loader(tmp_path):
+    assert stored_format(tmp_path / "absent") == "F32"
 
 
 def test_the_family_of_a_converted_folder_is_that_of_its_original(tmp_path):

@@ -49,9 +49,9 @@ def test_a_fused_layer_computes_what_the_modules_compute(config):
     assert kernels.n_calls == 2 * 4 * config.n_decoder_layers
 
 
-@pytest.mark.parametrize("change", ["not packed", "post-norm", "hook", "training"])
+@pytest.mark.parametrize("change", ["not packed", "post-norm", "hook", "training", "parallel"])
 def test_other_layers_are_computed_by_their_modules(change):
-    config = SMALL if change == "post-norm" else PRE
+    config = {"post-norm": SMALL, "parallel": replace(PRE, parallel_ffn="one_norm")}.get(change, PRE)
     model = make(config) if change == "not packed" else pack(make(config))
     seen = []
     if change == "hook":

@@ -34,6 +34,20 @@ def test_a_layer_applies_self_attention_cross_attention_and_feed_forward_in_orde
     torch.testing.assert_close(layer(x, memory=memory), expected)
 
 
+@pytest.mark.parametrize("parallel", ["two_norms", "one_norm"])
+def test_a_parallel_layer_adds_both_parts_to_its_input(parallel):
+    def sublayer():
+        return Sublayer(nn.LayerNorm(8), placement="pre", multiplier=0.5)
+
+    layer = Layer(MultiHeadAttention(8, 2), FeedForward(8, 16), sublayer=sublayer, parallel=parallel).eval()
+    x, norm = torch.randn(2, 3, 8), layer.self_attn_sublayer.norm
+    other = norm if parallel == "one_norm" else layer.ffn_sublayer.norm
+    with torch.no_grad():
+        norm.weight.normal_()
+    torch.testing.assert_close(layer(x), x + 0.5 * layer.self_attn(norm(x)) + 0.5 * layer.ffn(other(x)))
+    assert len(list(layer.ffn_sublayer.parameters())) == (0 if parallel == "one_norm" else 2)
+
+
 def test_a_memory_is_required_by_cross_attention_and_refused_without_it():
     x = torch.randn(1, 2, 8)
     with pytest.raises(ValueError, match="memory is missing: expected the encoder's output"):

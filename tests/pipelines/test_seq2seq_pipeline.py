@@ -36,11 +36,11 @@ def test_greedy_and_beam_search_score_the_same_text_alike():
 def test_a_long_source_is_cut_at_the_side_that_the_pipeline_drops():
     ids, translator, answerer = list(range(100, 200)), make(Translator), make(Answerer)
     with pytest.raises(ValueError, match=r"the input has 101 tokens: expected at most 64, .* --truncate"):
-        translator._read([ids])
+        translator.read_sources([ids])
     translator.truncate = answerer.truncate = True
-    assert translator._read([ids]) == [[*ids[:63], END]]
-    assert answerer._read([ids]) == [[*ids[-63:], END]]
-    assert translator._read([ids[:63]]) == [[*ids[:63], END]]
+    assert translator.read_sources([ids]) == [[*ids[:63], END]]
+    assert answerer.read_sources([ids]) == [[*ids[-63:], END]]
+    assert translator.read_sources([ids[:63]]) == [[*ids[:63], END]]
     assert translator.n_truncated == answerer.n_truncated == 1
 
 

@@ -35,6 +35,6 @@ def test_an_encoder_decoder_writes_what_hf_writes(family, tmp_path):
 def test_a_long_source_keeps_its_last_token():
     tool = make(TextToText)
     tool.truncate = True
-    (ids,) = tool._read(["the old cat " * 60])
+    (ids,) = tool.read_sources(["the old cat " * 60])
     assert len(ids) == tool.model.config.max_len
     assert ids[-1] == tool.source_tokenizer.encode("the old cat " * 60)[-1]

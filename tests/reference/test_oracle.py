@@ -55,6 +55,11 @@ OPTIONS: dict[str, list[dict]] = {
         {"norm_placement": place, "norm": name} for place in ("pre", "post") for name in ("layer", "rms", "mean_std")
     ],
     "norm_eps": [{"norm_eps": 0.1, "norm": name} for name in ("layer", "rms", "mean_std")],
+    "norm_bias": [
+        {"norm_bias": False, "qk_norm": True, "embedding_norm": True},
+        {"norm_bias": False, "norm": "rms"},
+        {"norm_bias": False, "norm_placement": "pre", "head": "language_model", "head_transform": True},
+    ],
     "final_norm": [{"final_norm": True, "norm_placement": "post"}, {"final_norm": False, "norm_placement": "pre"}],
     "positions": [{"positions": name} for name in ("sinusoidal", "learned", "alibi", "none")]
     + [DISENTANGLED, RELATIVE, {"positions": "rotary", "head_dim": 4}, {"positions": "alibi", "n_heads": 6}],
@@ -80,6 +85,9 @@ OPTIONS: dict[str, list[dict]] = {
         DISENTANGLED | {"relative_max_distance": 6},
         DISENTANGLED | {"relative_max_distance": 7, "relative_buckets": 6, "norm": "rms", "attention_scale": 0.5},
     ],
+    "relative_bias": [
+        RELATIVE | {"positions": name, "relative_bias": True, "head_dim": 4} for name in ("learned", "rotary", "none")
+    ],
     "share_relative_bias": [
         RELATIVE | {"share_relative_bias": False},
         RELATIVE | {"share_relative_bias": False, "share_layers": True},
@@ -87,6 +95,11 @@ OPTIONS: dict[str, list[dict]] = {
     "scale_embeddings": [{"scale_embeddings": True}, {"scale_embeddings": True} | NARROW],
     "embedding_multiplier": [{"embedding_multiplier": 3.0}, {"embedding_multiplier": 0.5} | NARROW],
     "residual_multiplier": [{"residual_multiplier": 0.3, "norm_placement": place} for place in ("pre", "post")],
+    "parallel_ffn": [
+        {"parallel_ffn": form, "norm_placement": "pre", "kinds": ["encoder", "decoder"]} | more
+        for form in ("none", "two_norms", "one_norm")
+        for more in ({"norm": "rms", "residual_multiplier": 0.3}, ROTARY | {"rope_width": 4, "n_kv_heads": 1})
+    ],
     "output_multiplier": [
         {"head": "language_model", "output_multiplier": 0.2},
         {"head": "language_model", "output_multiplier": 0.2, "scale_output": True},

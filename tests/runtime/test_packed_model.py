@@ -22,6 +22,7 @@ CONFIGS = {
     "with a source": replace(SMALL, n_encoder_layers=2, tie="all", output_bias=False),
     "umt5": preset("tiny-umt5-small"),
     "nllb": preset("tiny-nllb"),
+    "falcon": preset("tiny-falcon-7b"),
     "yarn": preset("tiny-llama", head_dim=8, rope_width=4, rope_scaling="yarn", rope_factor=2.0, rope_original_len=16),
 }
 

@@ -6,7 +6,7 @@ import torch
 from glassformer.models import build_model, preset
 from glassformer.nn.groupwise_linear import GroupwiseLinear
 from glassformer.nn.quantized_linear import Int8Linear, TorchInt8Linear
-from glassformer.runtime.prepare_model import prepare_model, read_dtype
+from glassformer.runtime.prepare_model import choose_preparation, prepare_model, read_dtype
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
@@ -22,6 +22,23 @@ def test_auto_is_the_cpu_in_float32_without_a_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     found = prepare_model(build_model(preset("tiny-gpt2")).double())
     assert {(p.device.type, p.dtype) for p in found.parameters()} == {("cpu", torch.float32)}
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "stored", "expected"),
+    [
+        ("cuda", "auto", "BF16", torch.bfloat16),
+        ("cuda", "auto", "F16", torch.float16),
+        ("cuda", "auto", "F32", torch.float32),
+        ("cuda", "auto", "Q4_K", torch.float32),
+        ("cuda", "float32", "BF16", torch.float32),
+        ("cuda", torch.float16, "BF16", torch.float16),
+        ("cpu", "auto", "BF16", torch.float32),
+    ],
+)
+def test_a_gpu_computes_in_the_numbers_of_the_file(monkeypatch, device, dtype, stored, expected):
+    monkeypatch.setattr("glassformer.runtime.prepare_model.choose_device", lambda name: torch.device(device))
+    assert choose_preparation(dtype=dtype, stored_format=lambda: stored).dtype == expected
 
 
 def test_int8_is_a_fused_copy(monkeypatch):

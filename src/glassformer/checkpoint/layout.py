@@ -66,7 +66,7 @@ def _sizes(config: ModelConfig) -> dict[str, int]:
     }
     if config.positions == "learned":
         sizes["max_len"] = (config.max_len or 0) + config.position_offset
-    if config.positions == "relative":
+    if config.has_relative_bias:
         sizes["relative_buckets"] = config.relative_buckets
     if config.positions == "disentangled":
         sizes["2 * relative_buckets"] = 2 * config.relative_buckets

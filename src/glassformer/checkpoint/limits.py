@@ -95,7 +95,9 @@ def effective_settings(config: ModelConfig) -> dict[str, Any]:
         *TRAINING_FIELDS,
         *({key for keys in POSITION_FIELDS.values() for key in keys} - {*POSITION_FIELDS.get(config.positions, ())}),
     }
+    no_effect -= {*POSITION_FIELDS["relative"]} if config.relative_bias else set()
     no_effect |= {*ROTARY_SCALING_FIELDS} - {*ROTARY_SCALING[config.rope_scaling]}
+    no_effect |= {"norm_bias"} if config.norm in ("rms", "offset_rms") else set()
     no_effect |= set() if config.head == "language_model" else {"output_bias", "scale_output", "output_multiplier"}
     values = {key: value for key, value in config.to_dict().items() if key not in no_effect}
     values |= {"n_kv_heads": config.kv_heads, "head_dim": config.head_size, "final_norm": config.has_final_norm}

@@ -49,6 +49,18 @@ def summarize(path: Path | str, *, allow_pickle: bool = False) -> ModelSummary:
         return _summarize_foreign(path, allow_pickle) if is_external(path) else _summarize_own(path)
 
 
+def stored_format(path: Path, allow_pickle: bool = False) -> str:
+    """Return the format in which a model stores most of its numbers, such as F32. Only headers of files are read."""
+    with naming_errors(path):
+        if is_external(path):
+            tensors = read_external(path, allow_pickle=allow_pickle).tensors
+        elif (path / WEIGHTS).is_file():
+            tensors = SafeTensors([path / WEIGHTS])
+        else:
+            return "F32"  # loading will say what is missing
+        return next(iter(_stored_numbers(tensors)), "F32")
+
+
 def _summarize_own(folder: Path) -> ModelSummary:
     recover_folder(folder)
     if not folder.is_dir():

@@ -44,7 +44,8 @@ def info(
         runtime: Also show how the model would compute on this machine, and why: device, numbers, kernels, steps, cost
             of the first use, and memory. The weights are not loaded.
         device: With --runtime: the device that run would be asked for; auto is a GPU where there is one.
-        dtype: With --runtime: the numbers that run would be asked for; auto is float32.
+        dtype: With --runtime: the numbers that run would be asked for; auto is float32, or on a GPU the
+            bfloat16 or float16 in which the file is stored.
         quantize: With --runtime: the quantization that run would be asked for.
         compile: With --runtime: whether run would be asked to compile the decoding steps.
         allow_pickle: Also read weights from pytorch_model.bin, with a reader that accepts only tensors.
@@ -116,7 +117,8 @@ def _runtime(path: Path, asked: Mapping[str, Any], *, allow_pickle: bool) -> dic
     model = summarize(path, allow_pickle=allow_pickle)
     path = find_model(path)
     is_packed = model.foreign is not None and has_quantized_tensors(model.foreign)
-    found = report_runtime(model.config, **asked, stored_bytes=path.stat().st_size if is_packed else 0)
+    stored_bytes = path.stat().st_size if is_packed else 0
+    found = report_runtime(model.config, **asked, stored_bytes=stored_bytes, stored_as=next(iter(model.stored), "F32"))
     return {what: {"decision": one.decision, "why": one.why} for what, one in found.items()}
 
 

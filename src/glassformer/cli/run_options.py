@@ -53,7 +53,7 @@ class ComputeOptions:
     device: str = "auto"
     """Device to compute on, such as cpu or cuda; auto is a GPU where there is one."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Numbers to compute with; auto is float32."""
+    """Numbers to compute with; auto is float32, or on a GPU the bfloat16 or float16 in which the file is stored."""
     quantize: Literal["none", "int8", "int4"] = "none"
     """Compute with 8-bit weights (int8) on a CPU: several times as fast, with nearly the same results. 4-bit weights
     (int4) take half the memory of int8 and are less exact. none keeps a GGUF file as it is stored."""

@@ -45,7 +45,7 @@ def make_embeddings(config: ModelConfig, vocab_size: int) -> Embeddings:
         n_token_types=config.token_types,
         scale=config.scale_embeddings,
         multiplier=config.embedding_multiplier,
-        norm=make_norm(config.norm, width, config.norm_eps) if config.embedding_norm else None,
+        norm=_norm(config, width) if config.embedding_norm else None,
         projection=nn.Linear(width, config.d_model) if config.embedding_width is not None else None,
         dropout=config.embedding_dropout,
     )
@@ -59,7 +59,7 @@ def make_stack(config: ModelConfig, depth: int, *, bidirectional: bool, cross: b
     """
     n_layers = 1 if config.share_layers else depth
     score_bias: RelativeBias | Alibi | nn.ModuleList | None = None
-    if config.positions == "relative":
+    if config.has_relative_bias:
         relative_bias = partial(
             RelativeBias,
             config.n_heads,
@@ -74,7 +74,7 @@ def make_stack(config: ModelConfig, depth: int, *, bidirectional: bool, cross: b
     return Stack(
         [make_layer(config, cross=cross, backend=backend, index=index) for index in range(n_layers)],
         depth=depth,
-        norm=make_norm(config.norm, config.d_model, config.norm_eps) if config.has_final_norm else None,
+        norm=_norm(config, config.d_model) if config.has_final_norm else None,
         rotary=make_rotary(config),
         score_bias=score_bias,
         relative=make_relative(config),
@@ -97,7 +97,7 @@ def make_relative(config: ModelConfig) -> DisentangledPositions | None:
         config.relative_buckets,
         config.relative_max_distance,
         config.d_model,
-        norm=make_norm(config.norm, config.d_model, config.norm_eps),
+        norm=_norm(config, config.d_model),
         dropout=config.dropout,
     )
 
@@ -117,6 +117,7 @@ def make_layer(config: ModelConfig, *, cross: bool, backend: Backend, index: int
         out_bias=config.out_bias,
         qk_norm=config.norm if config.qk_norm else None,
         norm_eps=config.norm_eps,
+        norm_bias=config.norm_bias,
         scale=config.scale / (index + 1) if config.scale_by_depth else config.scale,
         dropout=config.attention_dropout,
         backend=backend,
@@ -131,12 +132,13 @@ def make_layer(config: ModelConfig, *, cross: bool, backend: Backend, index: int
     )
 
     def sublayer() -> Sublayer:
-        norm = make_norm(config.norm, config.d_model, config.norm_eps)
+        norm = _norm(config, config.d_model)
         return Sublayer(
             norm, placement=config.norm_placement, dropout=config.dropout, multiplier=config.residual_multiplier
         )
 
-    return Layer(attention(), ffn, cross_attn=attention() if cross else None, sublayer=sublayer)
+    cross_attn = attention() if cross else None
+    return Layer(attention(), ffn, cross_attn=cross_attn, sublayer=sublayer, parallel=config.parallel_ffn)
 
 
 def make_head(config: ModelConfig) -> nn.Module | None:
@@ -145,7 +147,7 @@ def make_head(config: ModelConfig) -> nn.Module | None:
     if config.head == "language_model":
         transform = None
         if config.head_transform:
-            norm = make_norm(config.norm, config.table_width, config.norm_eps)
+            norm = _norm(config, config.table_width)
             transform = DenseTransform(
                 width, config.table_width, activation=config.head_activation or config.activation, norm=norm
             )
@@ -167,3 +169,7 @@ def make_head(config: ModelConfig) -> nn.Module | None:
         n_labels = 2 if config.head == "span" else config.n_labels or 0
         return TokenClassHead(width, n_labels, dropout=config.dropout)
     return None
+
+
+def _norm(config: ModelConfig, width: int) -> nn.Module:
+    return make_norm(config.norm, width, config.norm_eps, bias=config.norm_bias)

@@ -101,6 +101,8 @@ class ModelConfig(Checked):
     """Normalize before each sublayer (pre) or after the residual sum (post)."""
     norm_eps: Positive = 1e-5
     """Small number that keeps a norm from dividing by zero."""
+    norm_bias: bool = True
+    """Add a bias in layer norms; RMS norms have none."""
     final_norm: bool | None = None
     """Normalize after the last layer; None does so with pre-norm only."""
 
@@ -137,6 +139,8 @@ class ModelConfig(Checked):
     """Number of buckets for relative positions."""
     relative_max_distance: Count = 128
     """Distance from which all relative positions share one bucket."""
+    relative_bias: bool = False
+    """Add T5's relative biases to the attention scores beside other positions, as MPNet does."""
     share_relative_bias: bool = True
     """Use one table of relative biases for all layers of a stack, as T5 does; UMT5 has one for each layer."""
 
@@ -157,6 +161,8 @@ class ModelConfig(Checked):
     # Depth
     residual_multiplier: Positive = 1.0
     """Factor on each sublayer's output, before the residual sum, as in Granite."""
+    parallel_ffn: Literal["none", "two_norms", "one_norm"] = "none"
+    """Feed the feed-forward layer with the input of attention, not its output, after its own norm or the same one."""
     share_layers: bool = False
     """Use one layer's weights for all layers."""
 
@@ -221,6 +227,11 @@ class ModelConfig(Checked):
     def rope_size(self) -> int:
         """Number of features of a head that are rotated: `rope_width`, or the size of the head if it is None."""
         return self.head_size if self.rope_width is None else self.rope_width
+
+    @property
+    def has_relative_bias(self) -> bool:
+        """Whether T5's relative biases are added to the attention scores."""
+        return self.relative_bias or self.positions == "relative"
 
     @property
     def rotary_scaling(self) -> RotaryScaling | None:

@@ -39,7 +39,12 @@ def _check_combinations(config: ModelConfig) -> None:
         )
     if config.sinusoid_full_range and (config.table_width % 2 or config.table_width < 4):
         raise ValueError(f"sinusoid_full_range=True with a width of {config.table_width}: expected an even one above 2")
-    if config.positions == "relative":
+    if config.relative_bias and config.positions not in ("learned", "sinusoidal", "rotary", "none"):
+        raise ValueError(
+            f"relative_bias=True with positions={config.positions!r}: expected 'learned', 'sinusoidal', 'rotary' or "
+            "'none'"
+        )
+    if config.has_relative_bias:
         least = 4 if config.n_encoder_layers else 2
         if config.relative_buckets < least or config.relative_max_distance <= config.relative_buckets // 2:
             raise ValueError(
@@ -66,6 +71,14 @@ def _check_combinations(config: ModelConfig) -> None:
     if config.scale_embeddings and config.embedding_multiplier is not None:
         raise ValueError(
             f"embedding_multiplier={config.embedding_multiplier} with scale_embeddings=True: expected one of the two"
+        )
+    if not config.norm_bias and config.norm == "mean_std":
+        raise ValueError("norm_bias=False with norm='mean_std', which has a bias: expected True, or another norm")
+    if config.parallel_ffn != "none" and (config.norm_placement != "pre" or config.kind == "encoder_decoder"):
+        name = "kind" if config.kind == "encoder_decoder" else "norm_placement"
+        raise ValueError(
+            f"parallel_ffn={config.parallel_ffn!r} with {name}={getattr(config, name)!r}: expected "
+            "norm_placement='pre' and an encoder or a decoder alone, or parallel_ffn='none'"
         )
     if config.scale_by_depth and config.share_layers:
         raise ValueError("scale_by_depth=True with share_layers=True, whose layers are one: expected one of them")

@@ -67,7 +67,8 @@ def prepare(
 
     if cache is not None and cache.starts is not None:
         return _prepare_ragged(cache.starts, cache.is_active, length, cache.n_keys(length), config)
-    if cache is not None and real is None and config.sliding_window is None and config.positions not in SCORE_BIASES:
+    has_bias = config.relative_bias or config.positions in SCORE_BIASES
+    if cache is not None and real is None and config.sliding_window is None and not has_bias:
         weight = getattr(embeddings.tokens, "weight", None)  # a quantized table has none, and gives float32
         numbers = cache.number_step(torch.float32 if weight is None else weight.dtype, config.max_len)
         if numbers is not None:

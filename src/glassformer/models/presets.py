@@ -6,6 +6,7 @@ from typing import Any
 
 from glassformer.base.names import suggestion
 from glassformer.models.config import ModelConfig
+from glassformer.models.decoder_presets import DECODERS
 
 
 def transformer_base() -> ModelConfig:
@@ -66,6 +67,39 @@ def deberta_v3_base() -> ModelConfig:
     )
 
 
+def mpnet_base() -> ModelConfig:
+    """Return the config of MPNet base (Song et al. 2020), with learned positions and relative biases."""
+    return replace(
+        bert_base(),
+        vocab_size=30527,
+        position_offset=2,
+        token_types=0,
+        relative_bias=True,
+        relative_buckets=32,
+        relative_max_distance=128,
+        norm_eps=1e-5,
+    )
+
+
+def nomic_bert() -> ModelConfig:
+    """Return the config of NomicBERT (Nussbaum et al. 2024), a BERT with rotary positions and SwiGLU."""
+    return replace(
+        bert_base(),
+        vocab_size=30528,
+        max_len=2048,
+        positions="rotary",
+        rope_theta=1000.0,
+        activation="silu",
+        gated=True,
+        qkv_bias=False,
+        out_bias=False,
+        ffn_bias=False,
+        dropout=0.0,
+        attention_dropout=0.0,
+        embedding_dropout=0.0,
+    )
+
+
 def albert_base() -> ModelConfig:
     """Return the config of ALBERT base v2 (Lan et al. 2020).
 
@@ -80,57 +114,6 @@ def albert_base() -> ModelConfig:
         dropout=0.0,
         attention_dropout=0.0,
         embedding_dropout=0.0,
-    )
-
-
-def gpt2() -> ModelConfig:
-    """Return the config of GPT-2 small (Radford et al. 2019), which has 124 million parameters."""
-    return ModelConfig(
-        vocab_size=50257,
-        n_decoder_layers=12,
-        d_model=768,
-        n_heads=12,
-        d_ff=3072,
-        max_len=1024,
-        activation="gelu_tanh",
-        norm_placement="pre",
-        positions="learned",
-        tie="output",
-        head="language_model",
-        output_bias=False,
-        attention_dropout=0.1,
-        embedding_dropout=0.1,
-        init="gpt2",
-    )
-
-
-def llama() -> ModelConfig:
-    """Return the config of a Llama (Touvron et al. 2023) of the size of SmolLM2-135M.
-
-    It has RMS norm, rotary positions, SwiGLU and grouped-query attention.
-    """
-    return ModelConfig(
-        vocab_size=49152,
-        n_decoder_layers=30,
-        d_model=576,
-        n_heads=9,
-        n_kv_heads=3,
-        d_ff=1536,
-        max_len=8192,
-        activation="silu",
-        gated=True,
-        norm="rms",
-        norm_placement="pre",
-        positions="rotary",
-        rope_theta=100000.0,
-        qkv_bias=False,
-        out_bias=False,
-        ffn_bias=False,
-        tie="output",
-        head="language_model",
-        output_bias=False,
-        dropout=0.0,
-        init="normal",
     )
 
 
@@ -279,9 +262,10 @@ def tiny(config: ModelConfig) -> ModelConfig:
         head_dim=6 if config.head_dim is not None else None,
         d_ff=24,
         max_len=None if config.max_len is None else 32,
+        rope_width=2 if config.rope_width is not None else None,
         embedding_width=8 if config.embedding_width is not None else None,
-        relative_buckets=8,
-        relative_max_distance=16,
+        relative_buckets=32 if config.relative_bias else 8,  # MPNet has 32 at any size
+        relative_max_distance=128 if config.relative_bias else 16,
     )
 
 
@@ -291,8 +275,9 @@ FULL_SIZE: dict[str, Callable[[], ModelConfig]] = {
     "bert-base": bert_base,
     "albert-base": albert_base,
     "deberta-v3-base": deberta_v3_base,
-    "gpt2": gpt2,
-    "llama": llama,
+    "mpnet-base": mpnet_base,
+    "nomic-bert": nomic_bert,
+    **DECODERS,
     "t5-small": t5_small,
     "t5-v1.1-small": t5_v1_1_small,
     "bart-base": bart_base,

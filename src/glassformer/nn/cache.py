@@ -62,7 +62,7 @@ class KVCache:
 
         def allocate(rows: int, length: int) -> list[Tensor]:
             sizes = rows, n_kv_heads, length, head_dim
-            return [torch.zeros(sizes, dtype=dtype, device=device) for _ in range(n_layers)]
+            return [self.new_zeros(sizes, dtype, torch.device(device)) for _ in range(n_layers)]
 
         # One tensor per layer: a compiled step can update a whole tensor in place, but not a slice of a larger one.
         self.keys, self.values = (allocate(batch_size, capacity) for _ in range(2))  # (B, G, capacity, D) each
@@ -72,6 +72,11 @@ class KVCache:
         self.has_padding = False
         self.length = 0
         self.memory_is_ready = False
+
+    @staticmethod
+    def new_zeros(sizes: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Return the zeros in which one layer's keys or values are stored; a subclass may allocate them otherwise."""
+        return torch.zeros(sizes, dtype=dtype, device=device)
 
     @property
     def batch_size(self) -> int:

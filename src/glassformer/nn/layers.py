@@ -8,6 +8,8 @@ layer is:
     x = x + cross_attn(norm(x), memory)    # only in the decoder of an encoder-decoder
     x = x + ffn(norm(x))
 
+Some decoders compute attention and feed-forward side by side: x = x + self_attn(norm(x)) + ffn(norm(x)).
+
 `memory` is the encoder's output. Shapes: B batch, T tokens, S tokens of the encoder's output, C model width.
 """
 
@@ -28,6 +30,7 @@ from glassformer.nn.norms import normalize
 from glassformer.nn.positions import Rotation
 
 NormPlacement = Literal["pre", "post"]
+Parallel = Literal["none", "two_norms", "one_norm"]
 
 
 class Sublayer(nn.Module):
@@ -56,10 +59,12 @@ class Sublayer(nn.Module):
         `kernels` may compute the norm; None is plain torch.
         """
         if self.placement == "pre":
-            return x + self._scaled(self.dropout(f(normalize(self.norm, x, kernels))))
-        return normalize(self.norm, x + self._scaled(self.dropout(f(x))), kernels)
+            return x + self.branch(f(normalize(self.norm, x, kernels)))
+        return normalize(self.norm, x + self.branch(f(x)), kernels)
 
-    def _scaled(self, y: Tensor) -> Tensor:
+    def branch(self, y: Tensor) -> Tensor:
+        """Return what is added to x, given y, the output of f: y with dropout and the multiplier."""
+        y = self.dropout(y)
         return y if self.multiplier == 1.0 else y * self.multiplier
 
 
@@ -79,6 +84,8 @@ class Layer(nn.Module):
 
     Args:
         sublayer: Function that returns a new residual connection, called once for each of the layer's parts.
+        parallel: Whether the feed-forward network gets the layer's input instead of the output of attention, as in
+            GPT-NeoX ("two_norms") and GPT-J ("one_norm": both parts share one norm). It needs pre-norm.
     """
 
     def __init__(
@@ -88,14 +95,18 @@ class Layer(nn.Module):
         *,
         cross_attn: MultiHeadAttention | None = None,
         sublayer: Callable[[], Sublayer],
+        parallel: Parallel = "none",
     ):
         super().__init__()
+        self.parallel: Parallel = parallel
         self.self_attn = self_attn
         self.self_attn_sublayer = sublayer()
         self.cross_attn = cross_attn
         self.cross_attn_sublayer = sublayer() if cross_attn is not None else None
         self.ffn = ffn
         self.ffn_sublayer = sublayer()
+        if parallel == "one_norm":
+            self.ffn_sublayer.norm = nn.Identity()
 
     def forward(
         self,
@@ -142,16 +153,20 @@ class Layer(nn.Module):
             found: Tensor = sublayer(y, f, kernels) if sublayer.takes_kernels else sublayer(y, f)
             return found
 
+        if self.parallel != "none":
+            y = normalize(self.self_attn_sublayer.norm, x, kernels)
+            z = y if self.parallel == "one_norm" else normalize(self.ffn_sublayer.norm, x, kernels)
+            return x + self.self_attn_sublayer.branch(self_attn(y)) + self.ffn_sublayer.branch(ffn(z))
         x = add(self.self_attn_sublayer, x, self_attn)
         if self.cross_attn_sublayer is not None:
             x = add(self.cross_attn_sublayer, x, cross_attn)
         return add(self.ffn_sublayer, x, ffn)
 
     def _fusible_parts(self) -> LayerParts | None:
-        """Return the parts that `fused_layer` computes; None for a layer with post-norm or cross-attention."""
+        """Return the parts that `fused_layer` computes; None for a parallel layer, post-norm or cross-attention."""
         sublayers = self.self_attn_sublayer, self.ffn_sublayer
         is_pre = all(sublayer.takes_kernels and sublayer.placement == "pre" for sublayer in sublayers)
-        if not is_pre or self.cross_attn is not None:
+        if not is_pre or self.cross_attn is not None or self.parallel != "none":
             return None
         return LayerParts(self.self_attn_sublayer.norm, self.self_attn, self.ffn_sublayer.norm, self.ffn)
 

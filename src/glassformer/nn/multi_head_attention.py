@@ -62,6 +62,7 @@ class MultiHeadAttention(nn.Module):
         out_bias: bool = True,
         qk_norm: NormKind | None = None,
         norm_eps: float = 1e-6,
+        norm_bias: bool = True,
         scale: float | None = None,
         dropout: float = 0.0,
         backend: Backend = "sdpa",
@@ -84,8 +85,8 @@ class MultiHeadAttention(nn.Module):
         self.out_proj = nn.Linear(n_heads * head_dim, d_model, bias=out_bias)
         self.qkv_proj: nn.Module | None = None
         """The three input projections fused into one; set only in packed models (`runtime/packed_model.py`)."""
-        self.q_norm = make_norm(qk_norm, head_dim, norm_eps) if qk_norm else None
-        self.k_norm = make_norm(qk_norm, head_dim, norm_eps) if qk_norm else None
+        self.q_norm = make_norm(qk_norm, head_dim, norm_eps, bias=norm_bias) if qk_norm else None
+        self.k_norm = make_norm(qk_norm, head_dim, norm_eps, bias=norm_bias) if qk_norm else None
         self.attend = Attend(scale=head_dim**-0.5 if scale is None else scale, dropout=dropout, backend=backend)
 
     def forward(

@@ -70,15 +70,15 @@ def normalize(norm: nn.Module, x: Tensor, kernels: KernelSet | None = None) -> T
     return kernels.layer_norm(x, weight, bias, eps)
 
 
-def make_norm(kind: NormKind, width: int, eps: float) -> nn.Module:
+def make_norm(kind: NormKind, width: int, eps: float, *, bias: bool = True) -> nn.Module:
     """Return a new norm module over a last dimension of size `width`.
 
     `kind` is "layer" (`nn.LayerNorm`), "rms" (`nn.RMSNorm`), "offset_rms" (`OffsetRMSNorm`) or "mean_std"
-    (`MeanStdNorm`).
+    (`MeanStdNorm`). `bias` says whether a layer norm has one; RMS norms never do.
     """
     check_positive("norm width", width)
     if kind == "layer":
-        return nn.LayerNorm(width, eps=eps)
+        return nn.LayerNorm(width, eps=eps, bias=bias)
     if kind == "rms":
         return nn.RMSNorm(width, eps=eps)
     if kind == "offset_rms":

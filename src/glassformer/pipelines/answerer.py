@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
+from typing_extensions import override
+
 from glassformer.decoding import GenerationConfig
 from glassformer.models import EncoderDecoderModel
 from glassformer.pipelines.examples import THEREFORE, Question, as_source
@@ -90,6 +92,11 @@ class Answerer(Seq2SeqPipeline[Question]):
         found = self.candidates(sources, request.generation, with_scores=request.with_scores)
         candidates = dict(zip(with_text, found, strict=True))
         return [answer_of(candidates.get(index, []), request, self._described, "answer") for index in range(len(lines))]
+
+    @override
+    def encode_source(self, text: str) -> list[int]:
+        """Return the token ids of a line, a question, a tab and a context, as the model reads them."""
+        return self.source_tokenizer.encode(self._sources([as_asked(text)])[0])
 
     def _sources(self, asked: Sequence[Pair]) -> list[str]:
         return [as_source(*one, **self._layout) for one in asked]

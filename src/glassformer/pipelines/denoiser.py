@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from typing_extensions import override
 
 from glassformer.data.batching.data_order import Numbers
 from glassformer.data.batching.noise import Noised, hide_spans, infill, shuffle_sentences, span_counts, written_spans
@@ -80,23 +81,25 @@ class Denoiser(Seq2SeqPipeline[PlainText]):
         """Return each line with its blanks (`___`) filled in. A line without blanks is returned unchanged."""
         config = request.generation or self.generation
         with_blanks = [index for index, line in enumerate(lines) if BLANK in line]
-        cut = [without_blanks(lines[index]) for index in with_blanks]
-        read = self.source_tokenizer.offsets_batch([(line, None) for line, _ in cut])
-        sources = []
-        for (_, places), one in zip(cut, read, strict=True):
-            marks = self.marks if self.noise == "spans" else self.marks * len(places)
-            if len(marks) < len(places):
-                raise ValueError(f"a line has {len(places)} blanks: expected at most {len(marks)}")
-            ids = put_marks(one, places, marks)
-            sources.append(ids[:-1])  # `_read` puts END back
+        sources = [self.encode_source(lines[index]) for index in with_blanks]
         answers = [[Candidate(line)] for line in lines]
         for index, several in zip(
-            with_blanks, self._generate(self._read(sources), config, request.with_scores), strict=True
+            with_blanks, self._generate(self.read_sources(sources), config, request.with_scores), strict=True
         ):
             filled = [self._filled(lines[index], written.tokens) for written in several]
             pairs = zip(several, filled, strict=True)
             answers[index] = [candidate_of(written, text, config.length_penalty) for written, text in pairs]
         return [answer_of(one, request) for one in answers]
+
+    @override
+    def encode_source(self, text: str) -> list[int]:
+        """Return the token ids of a line without END, with a mark in place of each blank."""
+        line, places = without_blanks(text)
+        marks = self.marks if self.noise == "spans" else self.marks * len(places)
+        if len(marks) < len(places):
+            raise ValueError(f"a line has {len(places)} blanks: expected at most {len(marks)}")
+        (read,) = self.source_tokenizer.offsets_batch([(line, None)])
+        return put_marks(read, places, marks)[:-1]  # `read_sources` puts END back
 
     def _filled(self, line: str, tokens: list[int]) -> str:
         """Return `line` with its blanks filled in, given the `tokens` that the decoder generated for it.

@@ -15,6 +15,7 @@ from glassformer.checkpoint.hf import family_by_type
 from glassformer.checkpoint.hf.folder import read_json_table
 from glassformer.checkpoint.hf.values import read_bool, read_float, read_int
 from glassformer.checkpoint.load_errors import naming_errors
+from glassformer.checkpoint.summary import stored_format
 from glassformer.decoding import GenerationConfig
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel
 from glassformer.pipelines.embedder import Embedder, as_embedder, longest_text, with_pooling
@@ -56,8 +57,9 @@ def load(
         path: A model folder, a GGUF or llama2.c file, or a model's name on the Hugging Face hub (`org/name`) if
             their download cache holds it.
         device: Where to compute, such as "cpu" or "cuda"; "auto" is a GPU if there is one.
-        dtype: "float32", "bfloat16", "float16" or a torch dtype; "auto" is float32. The quantized weights of a GGUF
-            file stay as they are stored with "auto" on a CPU, and are expanded otherwise.
+        dtype: "float32", "bfloat16", "float16" or a torch dtype. "auto" is float32, but on a GPU it is bfloat16 or
+            float16 if the file stores these. The quantized weights of a GGUF file stay as they are stored with "auto"
+            on a CPU, and are expanded otherwise.
         quantize: "int8" computes with 8-bit weights on the CPU: several times as fast, with nearly the same results.
             "int4" computes with 4-bit weights: half the memory of int8, and less exact.
         compile: "on" compiles the decoding steps of a model that generates text. That takes half a minute or more for
@@ -76,7 +78,9 @@ def load(
     path = find_model(path)
     if batch_tokens is not None:
         check_positive("batch_tokens", batch_tokens)
-    prepared = choose_preparation(device=device, dtype=dtype, quantize=quantize)
+    prepared = choose_preparation(
+        device=device, dtype=dtype, quantize=quantize, stored_format=lambda: stored_format(path, allow_pickle)
+    )
     read_model = partial(
         load_model,
         dtype=prepared.dtype,

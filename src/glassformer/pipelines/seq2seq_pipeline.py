@@ -125,7 +125,7 @@ class Seq2SeqPipeline(TrainedPipeline[Example]):
         config = generation or self.generation
         with_text = [index for index, text in enumerate(texts) if text.strip()]
         encoded = self.source_tokenizer.encode_batch([texts[index] for index in with_text])
-        found = self._generate(self._read(encoded), config, with_scores, batch_tokens)
+        found = self._generate(self.read_sources(encoded), config, with_scores, batch_tokens)
         answers: list[list[Candidate]] = [[] for _ in texts]
         for index, several in zip(with_text, found, strict=True):
             decode = self.target_tokenizer.decode
@@ -167,7 +167,11 @@ class Seq2SeqPipeline(TrainedPipeline[Example]):
             batch_tokens=batch_tokens or self.batch_tokens or WRITING_BATCH_TOKENS,
         )
 
-    def _read(self, sources: Sequence[list[int]]) -> list[list[int]]:
+    def encode_source(self, text: str) -> list[int]:
+        """Return the token ids of one line as the model reads it, without END."""
+        return self.source_tokenizer.encode(text)
+
+    def read_sources(self, sources: Sequence[list[int]]) -> list[list[int]]:
         """Append END to the token ids of each source. One that exceeds `max_len` with END is refused or cut."""
         limit = self.model.config.max_len
         room = (limit or 1) - 1
@@ -185,7 +189,7 @@ class Seq2SeqPipeline(TrainedPipeline[Example]):
 
         The token lists `source_pieces` and `target_pieces` end with "(end)", the END token.
         """
-        (source,) = self._read([self.source_tokenizer.encode(check_text(text))])
+        (source,) = self.read_sources([self.source_tokenizer.encode(check_text(text))])
         written = generate(self.model, [source], self.generation, begin=BEGIN, end=END)[0][0].tokens
         target = written[
             : (self.model.config.max_len or len(written) + 1) - 1

@@ -63,7 +63,7 @@ class TextToText(Pipeline):
         """Generate `num_return_sequences` texts for each source text, best first; none for a blank source."""
         config = generation or self.generation
         with_text = [index for index, text in enumerate(texts) if text.strip()]
-        sources = self._read([texts[index] for index in with_text])
+        sources = self.read_sources([texts[index] for index in with_text])
         end = self.target_tokenizer.end
         found = self.write_tokens(
             sources,
@@ -79,7 +79,7 @@ class TextToText(Pipeline):
             answers[index] = [candidate_of(one, one.text or "", config.length_penalty) for one in several]
         return answers
 
-    def _read(self, texts: list[str]) -> list[list[int]]:
+    def read_sources(self, texts: list[str]) -> list[list[int]]:
         """Tokenize source texts. A text that is cut keeps its last token, which marks the end."""
         limit = self.model.config.max_len
         sources = self.source_tokenizer.encode_batch(texts)

@@ -66,7 +66,8 @@ class LayerNorm:
         centred = x - x.mean(-1, keepdims=True)
         self.rate = 1 / np.sqrt((centred**2).mean(-1, keepdims=True) + self.eps)
         self.normal = centred * self.rate
-        return self.params["weight"] * self.normal + self.params["bias"]
+        y: Array = self.params["weight"] * self.normal
+        return y + self.params["bias"] if "bias" in self.params else y
 
     def backward(self, dy: Array) -> Array:
         """Return the gradient of x, which includes the paths through the mean and the variance."""

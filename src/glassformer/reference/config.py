@@ -45,6 +45,7 @@ class Config:
     norm: str = "layer"
     norm_placement: str = "post"
     norm_eps: float = 1e-5
+    norm_bias: bool = True
     final_norm: bool | None = None
     positions: str = "sinusoidal"
     position_offset: int = 0
@@ -62,6 +63,7 @@ class Config:
     rope_long_divisors: tuple[float, ...] | None = None
     relative_buckets: int = 32
     relative_max_distance: int = 128
+    relative_bias: bool = False
     share_relative_bias: bool = True
     scale_embeddings: bool = False
     embedding_multiplier: float | None = None
@@ -70,6 +72,7 @@ class Config:
     embedding_width: int | None = None
     tie: str = "none"
     residual_multiplier: float = 1.0
+    parallel_ffn: str = "none"
     share_layers: bool = False
     head: str = "none"
     n_labels: int | None = None
@@ -106,6 +109,11 @@ class Config:
     def rope_size(self) -> int:
         """Number of features of a head that are rotated: `rope_width`, or the size of the head if it is None."""
         return self.rope_width or self.head_size
+
+    @property
+    def has_relative_bias(self) -> bool:
+        """Whether T5's relative biases are added to the attention scores."""
+        return self.relative_bias or self.positions == "relative"
 
     @property
     def scale(self) -> float:

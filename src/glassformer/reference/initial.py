@@ -48,9 +48,9 @@ def _linear(shapes: Shapes, name: str, n_in: int, n_out: int, bias: bool = True)
         shapes[f"{name}.bias"] = (n_out,)
 
 
-def _norm(shapes: Shapes, name: str, kind: str, width: int) -> None:
+def _norm(shapes: Shapes, name: str, config: Config, width: int) -> None:
     shapes[f"{name}.weight"] = (width,)
-    if kind not in ("rms", "offset_rms"):
+    if config.norm not in ("rms", "offset_rms") and config.norm_bias:
         shapes[f"{name}.bias"] = (width,)
 
 
@@ -64,7 +64,7 @@ def _embeddings(shapes: Shapes, name: str, config: Config, vocab_size: int, owns
     if config.token_types:
         shapes[f"{name}.token_types.weight"] = (config.token_types, width)
     if config.embedding_norm:
-        _norm(shapes, f"{name}.norm", config.norm, width)
+        _norm(shapes, f"{name}.norm", config, width)
     if owns_table and config.embedding_width is not None:
         _linear(shapes, f"{name}.projection", width, config.d_model)
 
@@ -74,17 +74,18 @@ def _stack(shapes: Shapes, name: str, config: Config, depth: int, *, cross: bool
         layer = f"{name}.layers.{index}"
         for attention in ("self_attn", "cross_attn") if cross else ("self_attn",):
             _attention(shapes, f"{layer}.{attention}", config)
-            _norm(shapes, f"{layer}.{attention}_sublayer.norm", config.norm, config.d_model)
+            _norm(shapes, f"{layer}.{attention}_sublayer.norm", config, config.d_model)
         for projection in ("up_proj", "gate_proj") if config.gated else ("up_proj",):
             _linear(shapes, f"{layer}.ffn.{projection}", config.d_model, config.d_ff, config.ffn_bias)
         _linear(shapes, f"{layer}.ffn.down_proj", config.d_ff, config.d_model, config.ffn_bias)
-        _norm(shapes, f"{layer}.ffn_sublayer.norm", config.norm, config.d_model)
+        if config.parallel_ffn != "one_norm":
+            _norm(shapes, f"{layer}.ffn_sublayer.norm", config, config.d_model)
     if config.has_final_norm:
-        _norm(shapes, f"{name}.norm", config.norm, config.d_model)
+        _norm(shapes, f"{name}.norm", config, config.d_model)
     if config.positions == "disentangled":
         shapes[f"{name}.relative.weight"] = (2 * config.relative_buckets, config.d_model)
-        _norm(shapes, f"{name}.relative.norm", config.norm, config.d_model)
-    if config.positions == "relative":
+        _norm(shapes, f"{name}.relative.norm", config, config.d_model)
+    if config.has_relative_bias:
         n_tables = 1 if config.share_layers else depth
         for part in [""] if config.share_relative_bias else [f".{index}" for index in range(n_tables)]:
             shapes[f"{name}.score_bias{part}.weight"] = (config.relative_buckets, config.n_heads)
@@ -96,7 +97,7 @@ def _attention(shapes: Shapes, name: str, config: Config) -> None:
     _linear(shapes, f"{name}.out_proj", config.n_heads * config.head_size, config.d_model, config.out_bias)
     if config.qk_norm:
         for norm in ("q_norm", "k_norm"):
-            _norm(shapes, f"{name}.{norm}", config.norm, config.head_size)
+            _norm(shapes, f"{name}.{norm}", config, config.head_size)
 
 
 def _head(shapes: Shapes, config: Config) -> None:
@@ -105,7 +106,7 @@ def _head(shapes: Shapes, config: Config) -> None:
         if config.head_transform:
             width = config.table_width
             _linear(shapes, "head.transform.dense", config.d_model, width)
-            _norm(shapes, "head.transform.norm", config.norm, width)
+            _norm(shapes, "head.transform.norm", config, width)
         if config.tie not in ("output", "all"):
             shapes["head.out_proj.weight"] = (config.vocab_size, width)
         if config.output_bias:

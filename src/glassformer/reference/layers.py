@@ -16,7 +16,7 @@ class Sublayer:
     """A residual connection around a function f: norm(x + f(x)) for post-norm, x + f(norm(x)) for pre-norm."""
 
     def __init__(self, params: Parameters, config: Config):
-        self.norm = make_norm(config.norm, params.at("norm"), config.norm_eps)
+        self.norm = make_norm(config.norm, params.at("norm"), config.norm_eps)  # without parameters if not used
         self.is_pre = config.norm_placement == "pre"
         self.multiplier = config.residual_multiplier
 
@@ -52,6 +52,7 @@ class Layer:
             self.cross_attn_sublayer = Sublayer(params.at("cross_attn_sublayer"), config)
         self.ffn = FeedForward(params.at("ffn"), config.activation, config.gated)
         self.ffn_sublayer = Sublayer(params.at("ffn_sublayer"), config)
+        self.parallel, self.multiplier = config.parallel_ffn, config.residual_multiplier
 
     def forward(
         self,
@@ -73,7 +74,15 @@ class Layer:
             memory_allowed: Which tokens of the encoder's output may be attended to.
             relative: Vectors of relative positions, and the row of each pair of tokens.
         """
-        x = self.self_attn_sublayer.forward(x, lambda y: self.self_attn.forward(y, y, allowed, bias, angles, relative))
+
+        def self_attn(y: Array) -> Array:
+            return self.self_attn.forward(y, y, allowed, bias, angles, relative)
+
+        if self.parallel != "none":
+            y = self.self_attn_sublayer.norm.forward(x)
+            z = y if self.parallel == "one_norm" else self.ffn_sublayer.norm.forward(x)
+            return x + self.multiplier * (self_attn(y) + self.ffn.forward(z))
+        x = self.self_attn_sublayer.forward(x, self_attn)
         cross = self.cross_attn
         if cross is not None and memory is not None and memory_allowed is not None:
             x = self.cross_attn_sublayer.forward(x, lambda y: cross.forward(y, memory, memory_allowed))
@@ -95,6 +104,12 @@ class Layer:
             dquery, dkeys, dbias = self.self_attn.backward(dstep)
             return dquery + dkeys
 
+        if self.parallel != "none":
+            dy_attn, dy_ffn = through_self(self.multiplier * dy), self.ffn.backward(self.multiplier * dy)
+            if self.parallel == "one_norm":
+                return dy + self.self_attn_sublayer.norm.backward(dy_attn + dy_ffn), dmemory, dbias
+            dx = self.self_attn_sublayer.norm.backward(dy_attn) + self.ffn_sublayer.norm.backward(dy_ffn)
+            return dy + dx, dmemory, dbias
         dx = self.ffn_sublayer.backward(dy, self.ffn.backward)
         if self.cross_attn is not None:
             dx = self.cross_attn_sublayer.backward(dx, through_cross)
@@ -123,7 +138,7 @@ class Stack:
         self.relative = RelativeTable(params.at("relative"), config) if config.positions == "disentangled" else None
         # One table for all layers, or one for each. A table of a shared layer is used many times, as the layer is.
         self.tables: list[RelativeBias] = []
-        if config.positions == "relative":
+        if config.has_relative_bias:
             n_tables = 1 if config.share_relative_bias else depth
             parts = [f".{0 if config.share_layers else index}" for index in range(n_tables)]
             self.tables = [

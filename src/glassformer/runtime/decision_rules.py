@@ -1,8 +1,9 @@
 """The rules that decide where and how a model computes, each with its reason.
 
-`prepare_model.py` decides by `DEVICE_RULES` and `WEIGHT_RULES` when a model is loaded, `choose_runner.py` by
-`KERNEL_RULES` and `STEP_RULES` for each batch. `glassformer info --runtime` prints the rules that apply to a model, and
-`docs/decoding.md` has the table of all (`rules_table`). In each list the first rule that applies decides.
+When a model is loaded, `prepare_model.py` decides by `DEVICE_RULES`, `NUMBER_RULES` and `WEIGHT_RULES`. For each batch,
+`choose_runner.py` decides by `KERNEL_RULES` and `STEP_RULES`. `glassformer info --runtime` prints the rules that apply
+to a model, and `docs/decoding.md` has the table of all (`rules_table`). In each list the first rule that applies
+decides.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,8 +16,11 @@ class Situation:
     """The facts about a model, the machine and a batch that the rules decide by."""
 
     asked_device: str = "auto"
+    asked_dtype: str = "auto"
     device: str = "cpu"
     """The type of the device that computes, such as "cpu" or "cuda"."""
+    stored_as: str = "F32"
+    """The format in which the file stores most of its numbers, such as F32 or BF16."""
     has_gpu: bool = False
     is_quantized: bool = False
     """Whether the linear layers have 8-bit or 4-bit weights."""
@@ -61,6 +65,18 @@ DEVICE_RULES = (
     Rule("the one asked for", "`device` names one", "it was asked for", lambda s: s.asked_device != "auto"),
     Rule("cuda", "there is a GPU", "a GPU is faster", lambda s: s.has_gpu),
     Rule("cpu", "otherwise", "no GPU is available", lambda s: True),
+)
+AS_STORED = "as stored"
+"""The decision to compute in the number format of the file."""
+NUMBER_RULES = (
+    Rule("the one asked for", "`dtype` names one", "it was asked for", lambda s: s.asked_dtype != "auto"),
+    Rule(
+        AS_STORED,
+        "a GPU, and a file in bfloat16 or float16",
+        "float32 would be slower, and no closer to the file",
+        lambda s: s.device == "cuda" and s.stored_as in ("BF16", "F16"),
+    ),
+    Rule("float32", "otherwise", "exact on every device", lambda s: True),
 )
 TWO_BYTE_ACTIVATIONS = "8-bit, projections fused, 2-byte activations"
 """The decision for models whose activations have outliers, for which one byte is too coarse."""
@@ -162,7 +178,13 @@ STEP_RULES = (
         lambda s: True,
     ),
 )
-DECISIONS = {"device": DEVICE_RULES, "weights": WEIGHT_RULES, "kernels": KERNEL_RULES, "steps": STEP_RULES}
+DECISIONS = {
+    "device": DEVICE_RULES,
+    "numbers": NUMBER_RULES,
+    "weights": WEIGHT_RULES,
+    "kernels": KERNEL_RULES,
+    "steps": STEP_RULES,
+}
 """All rules. The keys are the questions that they answer."""
 
 

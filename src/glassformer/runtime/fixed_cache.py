@@ -10,6 +10,7 @@ from typing_extensions import override
 
 from glassformer.kernels.kernel_set import StepNumbers
 from glassformer.nn.cache import KVCache
+from glassformer.runtime.mapped_zeros import map_zeros
 
 
 class FixedCache(KVCache):
@@ -25,6 +26,13 @@ class FixedCache(KVCache):
         super().__init__(**sizes)
         self.position = torch.zeros(1, dtype=torch.long, device=self.real.device)
         self.is_fixed = False
+
+    @override
+    @staticmethod
+    def new_zeros(sizes: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+        if device.type == "cpu":
+            return map_zeros(sizes, dtype)
+        return KVCache.new_zeros(sizes, dtype, device)
 
     def clear(self) -> None:
         """Zero the keys and values. Attention multiplies masked values by zero, which would keep a NaN.

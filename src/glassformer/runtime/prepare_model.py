@@ -3,6 +3,7 @@
 `decision_rules.py` has the rules. `choose_runner.py` then decides how each of its decoding steps is computed.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeVar, get_args
 
@@ -13,7 +14,15 @@ from glassformer.models import Model, ModelConfig
 from glassformer.models.factory import build_on_meta
 from glassformer.models.heads import LanguageModelHead
 from glassformer.nn.layers import Layer
-from glassformer.runtime.decision_rules import DEVICE_RULES, WEIGHT_RULES, Rule, Situation, decide
+from glassformer.runtime.decision_rules import (
+    AS_STORED,
+    DEVICE_RULES,
+    NUMBER_RULES,
+    WEIGHT_RULES,
+    Rule,
+    Situation,
+    decide,
+)
 from glassformer.runtime.devices import choose_device
 from glassformer.runtime.packed_model import fuse_projections, pack, share_fused_storage
 from glassformer.runtime.quantized_model import quantize as quantize_model
@@ -39,6 +48,8 @@ class Preparation:
     quantize: Quantization
     device_rule: Rule
     """Why the model computes on this device."""
+    number_rule: Rule
+    """Why the model computes in this dtype."""
     keeps_quantized: bool = False
     """Whether the quantized weights of a GGUF file stay as they are stored."""
 
@@ -78,8 +89,12 @@ def choose_preparation(
     device: torch.device | str = "auto",
     dtype: torch.dtype | DtypeName = "auto",
     quantize: Quantization = "none",
+    stored_format: Callable[[], str] = lambda: "F32",
 ) -> Preparation:
-    """Return how a model is prepared for these wishes, by the rules in `decision_rules.py`. "auto" dtype is float32.
+    """Return how a model is prepared for these wishes, by the rules in `decision_rules.py`.
+
+    `stored_format` returns the format in which the model's file stores most numbers. It is called only where that
+    matters: for dtype "auto" on a GPU.
 
     Raises ValueError for wishes that cannot be combined, such as quantized weights on a GPU.
     """
@@ -95,7 +110,14 @@ def choose_preparation(
     rule = decide(DEVICE_RULES, situation)
     computes_on = torch.device("cpu") if rule.decision == "cpu" else chosen
     keeps = quantize == "none" and dtype == "auto" and computes_on.type == "cpu"
-    return Preparation(computes_on, wanted, quantize, rule, keeps)
+    is_open = dtype == "auto" and computes_on.type == "cuda"
+    situation = Situation(
+        asked_dtype=str(dtype), device=computes_on.type, stored_as=stored_format() if is_open else "F32"
+    )
+    numbers = decide(NUMBER_RULES, situation)
+    if numbers.decision == AS_STORED:
+        wanted = torch.bfloat16 if situation.stored_as == "BF16" else torch.float16
+    return Preparation(computes_on, wanted, quantize, rule, numbers, keeps)
 
 
 def prepare_model(
@@ -133,7 +155,7 @@ def weight_bytes(config: ModelConfig, dtype: torch.dtype, quantize: Quantization
 
 
 def read_dtype(dtype: torch.dtype | DtypeName) -> torch.dtype:
-    """Return the torch dtype of this name; "auto" is float32."""
+    """Return the torch dtype of this name; "auto" is float32, as long as no other rule applies (`NUMBER_RULES`)."""
     if isinstance(dtype, torch.dtype):
         return dtype
     if dtype not in get_args(DtypeName):

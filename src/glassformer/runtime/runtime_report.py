@@ -32,14 +32,15 @@ def report_runtime(
     quantize: Quantization = "none",
     compile: CompileChoice = "auto",
     stored_bytes: int = 0,
+    stored_as: str = "F32",
 ) -> dict[str, ReportedDecision]:
     """Return the decisions of `load` and generation for a model of this config, such as "device" -> cpu.
 
     The decisions are made by the rules that `load` and generation use themselves (`decision_rules.py`), for a batch
     without special wishes, such as attention weights. `stored_bytes` is the size of a GGUF file with quantized weights,
-    and 0 for other models.
+    and 0 for other models. `stored_as` is the format of most numbers in the file.
     """
-    prepared = choose_preparation(device=device, dtype=dtype, quantize=quantize)
+    prepared = choose_preparation(device=device, dtype=dtype, quantize=quantize, stored_format=lambda: stored_as)
     problem, is_built = _kernel_library()
     situation = Situation(
         asked_device=device,
@@ -60,7 +61,7 @@ def report_runtime(
     numbers = str(prepared.dtype).removeprefix("torch.")
     found: dict[str, Any] = {
         "device": (str(prepared.device), prepared.device_rule.why),
-        "numbers": (numbers, "the default" if dtype == "auto" else "it was asked for"),
+        "numbers": (numbers, prepared.number_rule.why),
         "weights": (weights.decision, weights.why),
     }
     if config.kind != "encoder":  # an encoder makes no steps

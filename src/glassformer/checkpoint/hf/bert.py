@@ -22,6 +22,7 @@ from glassformer.checkpoint.hf.values import (
     require,
 )
 from glassformer.models import ModelConfig, preset
+from glassformer.nn.activations import ActivationName
 
 BERT_LAYER = {
     "self_attn.q_proj": "attention.self.query",
@@ -73,7 +74,9 @@ class BertVariant:
     """The modules of the masked-language-model head: our name -> HF's name. `head.out_proj` maps to the module that
     holds the output bias."""
     classification_head: Mapping[str, str]
-    """The modules of the sequence classification head. Empty if Glassformer has no such head."""
+    """The modules of the sequence classification head."""
+    class_activation: ActivationName | None = None
+    """Activation of the sequence classification head; None is tanh."""
     projection: str = "none"
     """The projection from the width of the embeddings to the width of the model."""
     body: str = ""
@@ -87,7 +90,7 @@ class BertVariant:
     @property
     def has_gelu_head(self) -> bool:
         """Return whether the masked-language-model head has gelu, whatever the layers have."""
-        return self.prefix == "roberta" or self.model_type == "electra"
+        return self.prefix in ("roberta", "mpnet") or self.model_type == "electra"
 
     @property
     def prefix(self) -> str:
@@ -141,7 +144,8 @@ VARIANTS = [
             "head.transform.norm": "vocab_layer_norm",
             "head.out_proj": "vocab_projector",
         },
-        classification_head={},
+        classification_head={"head.transform.dense": "pre_classifier", "head.out_proj": "classifier"},
+        class_activation="relu",
     ),
     BertVariant(
         model_type="albert",
@@ -166,7 +170,8 @@ VARIANTS = [
             "head.transform.norm": "generator_predictions.LayerNorm",
             "head.out_proj": "generator_lm_head",
         },
-        classification_head={},
+        classification_head={"head.transform.dense": "classifier.dense", "head.out_proj": "classifier.out_proj"},
+        class_activation="gelu",
         projection="electra.embeddings_project",
     ),
     BertVariant(
@@ -251,11 +256,8 @@ def _with_head(variant: BertVariant, body: ModelConfig, values: Mapping[str, Any
         own = "gelu" if variant.has_gelu_head and body.activation != "gelu" else None
         return body.with_head(head, head_transform=True, head_activation=own, tie="output" if is_tied else "none")
     if head == "sequence_class":
-        if not variant.classification_head:
-            raise UnsupportedModelError(
-                f"{name} has a classification head that is not supported: expected no head, or another"
-            )
-        return body.with_head(head, n_labels=read_n_labels(values), head_transform=True)
+        own = variant.class_activation
+        return body.with_head(head, n_labels=read_n_labels(values), head_transform=True, head_activation=own)
     if head == "token_class":
         return body.with_head(head, n_labels=read_n_labels(values))
     return body.with_head(head)

@@ -1,6 +1,6 @@
-"""HF's Llama (SmolLM included), Mistral, Qwen2, Qwen3, Phi-3, StableLM, Granite and Gemma 1.
+"""HF's Llama (SmolLM included), Mistral, Qwen2, Qwen3, Phi-3, StableLM, Granite, Gemma 1 and Cohere.
 
-They differ in biases, norms, sliding windows, factors, and in Phi-3's fused tensors.
+They differ in biases, norms, sliding windows, factors, parallel layers, and in the layout of their tensors.
 
 `table` maps our parameter names to HF's tensor names; `name_tables.py` applies it in both directions.
 """
@@ -13,6 +13,7 @@ from typing import Any, Literal, cast
 from glassformer.checkpoint.hf.equivalent_forms import FOLD_EMBEDDING_SCALE
 from glassformer.checkpoint.hf.name_tables import Family, NameRule, layer_rules, module_rules
 from glassformer.checkpoint.hf.rotary_values import read_rotary, write_rotary
+from glassformer.checkpoint.hf.row_orders import RotaryPairs
 from glassformer.checkpoint.hf.values import (
     MAX_INT,
     TO_HF_ACTIVATION,
@@ -30,14 +31,19 @@ from glassformer.checkpoint.hf.values import (
 from glassformer.models import ModelConfig, preset
 
 NAMES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3", "phi3": "Phi3"}
-NAMES |= {"stablelm": "StableLm", "granite": "Granite", "gemma": "Gemma"}
+NAMES |= {"stablelm": "StableLm", "granite": "Granite", "gemma": "Gemma", "cohere": "Cohere"}
 KV_HEADS = {"mistral": 8, "qwen2": 32, "qwen3": 32, "stablelm": 32, "gemma": 16}
 """HF's default of `num_key_value_heads` if the key is absent. A null value means as many as query heads."""
-WITH_ATTENTION_BIAS = ("llama", "qwen3", "granite", "gemma")
-NORMS: dict[str, Literal["layer", "offset_rms"]] = {"stablelm": "layer", "gemma": "offset_rms"}
+WITH_ATTENTION_BIAS = ("llama", "qwen3", "granite", "gemma", "cohere")
+NORMS: dict[str, Literal["layer", "offset_rms"]] = {"stablelm": "layer", "gemma": "offset_rms", "cohere": "layer"}
 ROTATED_PART = {"phi3": 1.0, "stablelm": 0.25}
 """HF's default of `partial_rotary_factor`, for families that read it."""
-EPS, DEFAULT_EPS = {"stablelm": ("layer_norm_eps",)}, {"stablelm": 1e-5, "phi3": 1e-5}
+EPS = {"stablelm": ("layer_norm_eps",), "cohere": ("layer_norm_eps",)}
+DEFAULT_EPS = {"stablelm": 1e-5, "phi3": 1e-5, "cohere": 1e-5}
+THETA = {"cohere": 500000.0}
+"""HF's default of the base of rotary positions, if it is not 10,000."""
+TIED = ("gemma", "cohere")
+"""Families that tie the output to the embeddings unless `config.json` says otherwise."""
 
 
 def read_config(values: Mapping[str, Any], names: frozenset[str]) -> ModelConfig:
@@ -51,7 +57,7 @@ def read_config(values: Mapping[str, Any], names: frozenset[str]) -> ModelConfig
         values = {"original_max_position_embeddings": 4096, **values}
     n_heads = read_n_heads(values, "num_attention_heads", width=width if head_dim is None else MAX_INT)
     kv_heads = n_heads if "num_key_value_heads" in values else KV_HEADS.get(kind, n_heads)
-    is_tied = read_bool(values, "tie_word_embeddings", default=kind == "gemma")
+    is_tied = read_bool(values, "tie_word_embeddings", default=kind in TIED)
     config = replace(
         preset("llama"),
         vocab_size=read_int(values, "vocab_size"),
@@ -64,7 +70,12 @@ def read_config(values: Mapping[str, Any], names: frozenset[str]) -> ModelConfig
         activation=read_activation(values, "hidden_act", default="gelu_new" if kind == "gemma" else "silu"),
         norm=NORMS.get(kind, "rms"),
         norm_eps=read_float(values, *EPS.get(kind, ("rms_norm_eps",)), default=DEFAULT_EPS.get(kind, 1e-6)),
-        **read_rotary(values, width // n_heads if head_dim is None else head_dim, part=ROTATED_PART.get(kind)),
+        **read_rotary(
+            values,
+            width // n_heads if head_dim is None else head_dim,
+            part=ROTATED_PART.get(kind),
+            theta=THETA.get(kind, 10000.0),
+        ),
         sliding_window=_window(values),
         qkv_bias=True if kind == "qwen2" else attention_bias,
         out_bias=False if kind == "qwen2" else attention_bias,
@@ -83,10 +94,17 @@ def _with_own_settings(values: Mapping[str, Any], config: ModelConfig) -> ModelC
     """Return the config with the settings that one family alone has."""
     kind = values["model_type"]
     if kind == "stablelm":
-        for key in ("qk_layernorm", "use_parallel_residual"):
-            require(values, key, False)
-        dropout = read_float(values, "hidden_dropout", default=0.0)
-        return replace(config, qkv_bias=read_bool(values, "use_qkv_bias", default=False), dropout=dropout)
+        require(values, "qk_layernorm", False)
+        return replace(
+            config,
+            qkv_bias=read_bool(values, "use_qkv_bias", default=False),
+            parallel_ffn="one_norm" if read_bool(values, "use_parallel_residual", default=False) else "none",
+            dropout=read_float(values, "hidden_dropout", default=0.0),
+        )
+    if kind == "cohere":
+        require(values, "use_qk_norm", False)
+        factor = read_float(values, "logit_scale", default=0.0625)
+        return replace(config, norm_bias=False, parallel_ffn="one_norm", output_multiplier=factor)
     if kind == "phi3":
         return replace(
             config,
@@ -113,7 +131,7 @@ def _window(values: Mapping[str, Any]) -> int | None:
     Raises UnsupportedModelError if only some layers have a window.
     """
     kind = values["model_type"]
-    if kind in ("llama", "stablelm", "granite", "gemma"):
+    if kind in ("llama", "stablelm", "granite", "gemma", "cohere"):
         return None
     if kind == "phi3":
         return cast("int | None", read_int(values, "sliding_window", default=None))
@@ -162,6 +180,9 @@ def write_config(kind: str, config: ModelConfig) -> dict[str, Any]:
         values["mlp_bias"] = config.ffn_bias
     if kind == "stablelm":
         values |= {"use_qkv_bias": config.qkv_bias, "hidden_dropout": config.dropout}
+        values["use_parallel_residual"] = config.parallel_ffn != "none"
+    if kind == "cohere":
+        values["logit_scale"] = config.output_multiplier
     if kind == "granite":
         values |= {
             "embedding_multiplier": config.embedding_factor,
@@ -187,11 +208,11 @@ def _inverse(factor: float) -> float:
     return next((x for x in (round(1.0 / factor, 6), 1.0 / factor) if x and 1.0 / x == factor), 1.0 / factor)
 
 
-def table(config: ModelConfig, *, is_fused: bool = False) -> list[NameRule]:
+def table(config: ModelConfig, *, is_fused: bool = False, in_pairs: bool = False) -> list[NameRule]:
     """Return the rules that map HF's tensor names to our parameter names, for the whole model and each layer.
 
     With `is_fused`, as in Phi-3, one tensor holds the query, key and value projections, and one both inputs of the
-    feed-forward network.
+    feed-forward network. With `in_pairs`, as in Cohere, rotary positions turn neighboring features.
     """
     pairs = {
         "self_attn.q_proj": "self_attn.q_proj",
@@ -219,12 +240,19 @@ def table(config: ModelConfig, *, is_fused: bool = False) -> list[NameRule]:
             for theirs, ours in groups.items()
             for part in ("weight", "bias")
         ]
+    layers = "decoder.layers", "model.layers", config.n_decoder_layers
+    turned: list[NameRule] = []
+    if in_pairs:
+        names = {name: pairs.pop(name) for name in ("self_attn.q_proj", "self_attn.k_proj")}
+        order = RotaryPairs(config.head_size, config.rope_size)
+        turned = [replace(rule, order=order) for rule in layer_rules(*layers, names)]
     return [
         *fused,
+        *turned,
         *module_rules(
             {"embeddings.tokens": "model.embed_tokens", "decoder.norm": "model.norm", "head.out_proj": "lm_head"}
         ),
-        *layer_rules("decoder.layers", "model.layers", config.n_decoder_layers, pairs),
+        *layer_rules(*layers, pairs),
     ]
 
 
@@ -235,7 +263,7 @@ def _family(kind: str) -> Family:
         prefix="model.",
         read_config=read_config,
         write_config=lambda config: write_config(kind, config),
-        table=partial(table, is_fused=kind == "phi3"),
+        table=partial(table, is_fused=kind == "phi3", in_pairs=kind == "cohere"),
         copies=[("lm_head.weight", "model.embed_tokens.weight")],
         rewrites=[] if kind in ("gemma", "granite") else [FOLD_EMBEDDING_SCALE],
         ignored=r"rotary_emb\.inv_freq$",

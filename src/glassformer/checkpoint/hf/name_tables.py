@@ -2,8 +2,8 @@
 
 A `Family` (such as Llama or BERT) lists its tensors as `NameRule`s. The same rules load a checkpoint
 (`from_hf_tensors`) and save one (`to_hf_tensors`), so that the two directions cannot disagree. A rule covers the main
-ways in which checkpoints differ from our models: another name, one tensor for several parameters, and a transposed
-matrix. GPT-2 has all three:
+ways in which checkpoints differ from our models: another name, one tensor for several parameters, another order of
+rows, and a transposed matrix. GPT-2 has three of them:
 
 >>> rule = NameRule("h.0.attn.c_attn.weight", ("layers.0.q", "layers.0.k", "layers.0.v"), transposed=True)
 >>> shapes = dict.fromkeys(rule.names, (4, 4))  # ours are (out, in)
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from glassformer.checkpoint.external_model import Tensors
 from glassformer.checkpoint.hf.equivalent_forms import Rewrite
+from glassformer.checkpoint.hf.row_orders import RowOrder
 from glassformer.models import Kind, ModelConfig
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ class NameRule:
     """Whether HF stores the matrix as (in, out), as in GPT-2, instead of (out, in)."""
     leading_axis: bool = False
     """Whether HF's tensor has an extra first axis of size 1."""
+    order: RowOrder | None = None
+    """The order of HF's rows, if it is not that of our parameters (before transposing)."""
     write_only: bool = False
     """Whether HF's model has this tensor but does not use it: it is written, so that HF finds it, and never read."""
 
@@ -57,12 +60,13 @@ class NameRule:
         return (1, *shape) if self.leading_axis else shape
 
     def split(self, tensor: Tensor, shapes: Shapes) -> dict[str, Tensor]:
-        """Split HF's tensor into views, one for each of our parameters, and return them by our names.
+        """Split HF's tensor into one tensor for each of our parameters, a view if possible. Return them by our names.
 
         `shapes` holds the shapes of our parameters by name.
         """
         tensor = tensor[0] if self.leading_axis else tensor
         tensor = tensor.T if self.transposed else tensor
+        tensor = tensor if self.order is None else tensor[self.order.indices(len(tensor))]
         import torch
 
         parts = torch.split(tensor, [shapes[name][0] for name in self.names])
@@ -73,6 +77,7 @@ class NameRule:
         import torch
 
         tensor = torch.cat([parameters[name] for name in self.names]) if self.names[1:] else parameters[self.names[0]]
+        tensor = tensor if self.order is None else tensor[self.order.indices(len(tensor)).argsort()]
         tensor = tensor.T if self.transposed else tensor
         return (tensor[None] if self.leading_axis else tensor).contiguous()
 
@@ -96,6 +101,8 @@ class Family:
     """Convert our config to the values of `config.json`, including `architectures`."""
     table: Callable[[ModelConfig], list[NameRule]]
     """The name rules of a model of this config. Rules for parameters that the model lacks are skipped."""
+    other_prefix: str = ""
+    """A prefix that some files have in place of `prefix`."""
     copies: Sequence[tuple[str, str]] = ()
     """(copy, original) names of tied tensors that a file may store twice. Both must then be equal. If a file stores
     only the copy, it is read in place of the original."""
@@ -174,10 +181,13 @@ def rules_for_file(family: Family, config: ModelConfig, names: frozenset[str], s
 def naming_in_file(family: Family, names: frozenset[str]) -> Callable[[str], str]:
     """Return the function that maps a family's tensor name to the name in a file that holds the tensors `names`.
 
-    It removes the family's prefix if no tensor of the file has it.
+    It removes the family's prefix if no tensor of the file has it, or replaces it by the family's other prefix.
     """
-    has_prefix = any(name.startswith(family.prefix) for name in names)
-    return (lambda name: name) if has_prefix else (lambda name: name.removeprefix(family.prefix))
+    prefix, other = family.prefix, family.other_prefix
+    if any(name.startswith(prefix) for name in names):
+        return lambda name: name
+    new = other if other and any(name.startswith(other) for name in names) else ""
+    return lambda name: new + name.removeprefix(prefix) if name.startswith(prefix) else name
 
 
 def equal_copies(

@@ -1,0 +1,196 @@
+"""The numbers inside the layers for one text: norms, added ratios, attention with its queries and keys, rollout."""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from glassformer.inspect.head_kinds import decoder_rollout, head_kind, pooling_factor, rollout
+from glassformer.inspect.json_values import numbers, pack
+from glassformer.inspect.pipeline_text import AnyModel, ModelText
+from glassformer.inspect.recorder import STACKS, RecordedActivations, record
+from glassformer.models import EncoderDecoderModel
+from glassformer.nn import Stack
+from glassformer.nn.layers import Layer
+
+LONGEST_MAP = 256
+"""Maps of attention have at most this many rows and columns; those of longer texts are reduced by their maximum."""
+LONGEST_FULL = 300
+"""The longest text whose maps are not reduced."""
+LONGEST_VECTORS = 64
+"""The longest text whose queries, keys and values are a part of the explanation."""
+
+
+class ScoreTerms(NamedTuple):
+    """Terms that change the scores of an attention: a bias, and a mask of the keys that each query may attend to."""
+
+    bias: Tensor | None  # (H or 1, T, S)
+    allowed: Tensor | None  # (H or 1, T, S)
+
+
+class RecordedText(NamedTuple):
+    """One forward pass over a text: its output, the activations, and the score terms of each attention module."""
+
+    output: Tensor
+    activations: RecordedActivations
+    terms: dict[str, ScoreTerms]
+
+
+def record_text(read: ModelText) -> RecordedText:
+    """Run the model on a text once, with everything that the page shows recorded."""
+    parts = ["*_attn.weights", "*_attn.out", "*.ffn.out", "*.resid.*", "*embeddings.out", "*coder.out"]
+    if max(len(side.ids) for side in (read.source, read.target) if side is not None) <= LONGEST_VECTORS:
+        parts += ["*_attn.q", "*_attn.k", "*_attn.v"]
+    terms: dict[str, ScoreTerms] = {}
+    handles = _watch_terms(read.model, terms)
+    try:
+        with record(read.model, *parts) as recorded:
+            output = read.model(**read.inputs())
+    finally:
+        for handle in handles:
+            handle.remove()
+    return RecordedText(output, recorded, terms)
+
+
+def _watch_terms(model: AnyModel, terms: dict[str, ScoreTerms]) -> list[Any]:
+    """Attach hooks that store the bias and the mask of each attention module in `terms`; return their handles."""
+    handles = []
+    for kind in STACKS:
+        stack = getattr(model, kind, None)
+        if not isinstance(stack, Stack):
+            continue
+        for index, layer in enumerate(stack.layers):
+            for part in ("self_attn", "cross_attn"):
+                attention = getattr(layer, part)
+                if attention is None:
+                    continue
+                # A layer whose weights are shared is called once for each of its applications.
+                names = iter([f"{kind}.layers.{n}.{part}" for n in range(index, stack.depth, len(stack.layers))])
+
+                def store(_: Any, args: Any, kwargs: Any, output: Any, names: Any = names) -> None:
+                    (q, k, _v), mask, bias = args, kwargs["mask"], kwargs["bias"]
+                    allowed = None if mask is None else mask.dense(q.shape[2], k.shape[2], q.device)
+                    terms[next(names)] = ScoreTerms(
+                        None if bias is None else bias[0].float(), None if allowed is None else allowed[0]
+                    )
+
+                handles.append(attention.attend.register_forward_hook(store, with_kwargs=True))
+    return handles
+
+
+def describe_stacks(read: ModelText, run: RecordedText) -> list[dict[str, Any]]:
+    """Return norms, added ratios and attention of every layer of every stack."""
+    model, recorded, found = read.model, run.activations, []
+    for kind in STACKS:
+        stack = getattr(model, kind, None)
+        if not isinstance(stack, Stack):
+            continue
+        side = "target" if kind == "decoder" else "source"
+        prefix = f"{side}_embeddings" if isinstance(model, EncoderDecoderModel) else "embeddings"
+        layers = []
+        for index in range(stack.depth):
+            layer = stack.layers[index % len(stack.layers)]
+            assert isinstance(layer, Layer)
+            layers.append(_describe_layer(read, run, layer, f"{kind}.layers.{index}", side))
+        embedded = {"norms": numbers(recorded[f"{prefix}.out"][0].norm(dim=-1))}
+        out = numbers(recorded[f"{kind}.out"][0].norm(dim=-1))
+        found.append({"name": kind, "tokens": side, "embedding": embedded, "layers": layers, "out": out})
+    return found
+
+
+def _describe_layer(read: ModelText, run: RecordedText, layer: Layer, name: str, side: str) -> dict[str, Any]:
+    recorded = run.activations
+    has_cross = layer.cross_attn is not None
+    residual = {part: recorded[f"{name}.resid.{part}"][0].float() for part in ("in", "mid", "out")}
+    after_cross = recorded[f"{name}.resid.cross"][0].float() if has_cross else None
+    before_ffn = residual["mid"] if after_cross is None else after_cross
+
+    def share(part: str, before: Tensor) -> list[Any]:
+        added = recorded[f"{name}.{part}.out"][0].float() * layer.ffn_sublayer.multiplier
+        return numbers(added.norm(dim=-1) / before.norm(dim=-1).clamp_min(1e-12))
+
+    norms = {part: numbers(value.norm(dim=-1)) for part, value in residual.items()}
+    attention = [_describe_attention(read, run, layer.self_attn, f"{name}.self_attn", side)]
+    if layer.cross_attn is not None:
+        attention.append(_describe_attention(read, run, layer.cross_attn, f"{name}.cross_attn", side))
+    return {
+        "name": name,
+        "residual": {**norms, "cross": None if after_cross is None else numbers(after_cross.norm(dim=-1))},
+        "added": {
+            "self_attention": share("self_attn", residual["in"]),
+            "cross_attention": share("cross_attn", residual["mid"]) if has_cross else None,
+            "feedforward": share("ffn", before_ffn),
+        },
+        "attention": attention,
+    }
+
+
+def _describe_attention(read: ModelText, run: RecordedText, module: Any, name: str, side: str) -> dict[str, Any]:
+    recorded, terms = run.activations, run.terms[name]
+    is_cross = name.endswith("cross_attn")
+    keys = "source" if is_cross else side
+    is_causal = side == "target" and not is_cross
+    weights = recorded[f"{name}.weights"][0].float()  # (H, T, S)
+    ids = {"source": read.source.ids, "target": read.target.ids if read.target is not None else []}
+    kinds = [
+        head_kind(head, is_causal=is_causal, query_ids=ids[side], key_ids=ids[keys], is_cross=is_cross)
+        for head in weights
+    ]
+    factor = 1
+    if max(weights.shape[1:]) > LONGEST_FULL:
+        factor = pooling_factor(max(weights.shape[1:]), LONGEST_MAP)
+        weights = torch.nn.functional.max_pool2d(weights[None], factor, ceil_mode=True)[0]
+    found = {
+        "name": name,
+        "kind": "cross" if is_cross else "causal" if is_causal else "self",
+        "queries": side,
+        "keys": keys,
+        "weights": {**pack(weights), **({"pooled": factor} if factor > 1 else {})},
+        "head_kinds": kinds,
+        "q": None,
+        "k": None,
+        "v": None,
+        "scale": module.attend.scale,
+        "groups": module.n_heads // module.n_kv_heads,
+        "bias": None,
+        "mask": None,
+        "softcap": None,
+    }
+    if f"{name}.q" in recorded:
+        found |= {part: pack(recorded[f"{name}.{part}"][0].float()) for part in ("q", "k", "v")}
+        if terms.bias is not None:
+            found["bias"] = pack(terms.bias.expand(module.n_heads, *weights.shape[1:]))
+        if terms.allowed is not None:
+            found["mask"] = pack(terms.allowed[0].expand(weights.shape[1:]).float())
+    return found
+
+
+def roll_out(read: ModelText, run: RecordedText) -> dict[str, Tensor | None]:
+    """Return the attention rollout of each stack, and of the source ("cross") for a decoder with cross-attention."""
+    recorded = run.activations
+
+    def weights(kind: str, part: str) -> list[Tensor]:
+        stack = getattr(read.model, kind, None)
+        depth = stack.depth if isinstance(stack, Stack) else 0
+        return [recorded[f"{kind}.layers.{index}.{part}.weights"][0] for index in range(depth)]
+
+    encoder_layers, decoder_layers = weights("encoder", "self_attn"), weights("decoder", "self_attn")
+    encoder = rollout(encoder_layers) if encoder_layers else None
+    decoder = cross = None
+    if decoder_layers and encoder is not None:
+        pairs = list(zip(decoder_layers, weights("decoder", "cross_attn"), strict=True))
+        decoder, cross = decoder_rollout(pairs, encoder)
+    elif decoder_layers:
+        decoder = rollout(decoder_layers)
+    return {"encoder": encoder, "decoder": decoder, "cross": cross}
+
+
+def pack_map(values: Tensor | None) -> dict[str, Any] | None:
+    """Return a map (T, S) as a packed array, reduced by its maximum if it is large."""
+    if values is None:
+        return None
+    if max(values.shape) <= LONGEST_FULL:
+        return pack(values)
+    factor = pooling_factor(max(values.shape), LONGEST_MAP)
+    pooled = torch.nn.functional.max_pool2d(values.float()[None, None], factor, ceil_mode=True)[0, 0]
+    return {**pack(pooled), "pooled": factor}

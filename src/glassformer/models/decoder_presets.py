@@ -1,0 +1,159 @@
+"""Configs of well-known decoder families, for `presets.py`."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from glassformer.models.config import ModelConfig
+
+
+def gpt2() -> ModelConfig:
+    """Return the config of GPT-2 small (Radford et al. 2019), which has 124 million parameters."""
+    return ModelConfig(
+        vocab_size=50257,
+        n_decoder_layers=12,
+        d_model=768,
+        n_heads=12,
+        d_ff=3072,
+        max_len=1024,
+        activation="gelu_tanh",
+        norm_placement="pre",
+        positions="learned",
+        tie="output",
+        head="language_model",
+        output_bias=False,
+        attention_dropout=0.1,
+        embedding_dropout=0.1,
+        init="gpt2",
+    )
+
+
+def llama() -> ModelConfig:
+    """Return the config of a Llama (Touvron et al. 2023) of the size of SmolLM2-135M.
+
+    It has RMS norm, rotary positions, SwiGLU and grouped-query attention.
+    """
+    return ModelConfig(
+        vocab_size=49152,
+        n_decoder_layers=30,
+        d_model=576,
+        n_heads=9,
+        n_kv_heads=3,
+        d_ff=1536,
+        max_len=8192,
+        activation="silu",
+        gated=True,
+        norm="rms",
+        norm_placement="pre",
+        positions="rotary",
+        rope_theta=100000.0,
+        qkv_bias=False,
+        out_bias=False,
+        ffn_bias=False,
+        tie="output",
+        head="language_model",
+        output_bias=False,
+        dropout=0.0,
+        init="normal",
+    )
+
+
+def pythia() -> ModelConfig:
+    """Return the config of Pythia 160M (Biderman et al. 2023), a GPT-NeoX (Black et al. 2022).
+
+    Attention and feed-forward layers are parallel, and a quarter of each head is rotated.
+    """
+    return replace(
+        gpt2(),
+        vocab_size=50304,
+        max_len=2048,
+        activation="gelu",
+        positions="rotary",
+        rope_width=16,
+        parallel_ffn="two_norms",
+        tie="none",
+        dropout=0.0,
+        attention_dropout=0.0,
+        embedding_dropout=0.0,
+        init="normal",
+    )
+
+
+def gpt_j() -> ModelConfig:
+    """Return the config of GPT-J 6B (Wang and Komatsuzaki 2021): parallel layers with one norm each."""
+    return replace(
+        pythia(),
+        vocab_size=50400,
+        n_decoder_layers=28,
+        d_model=4096,
+        n_heads=16,
+        d_ff=16384,
+        activation="gelu_tanh",
+        rope_width=64,
+        qkv_bias=False,
+        out_bias=False,
+        parallel_ffn="one_norm",
+        output_bias=True,
+    )
+
+
+def phi_2() -> ModelConfig:
+    """Return the config of Phi-2 (Microsoft 2023), which has biases everywhere and parallel layers with one norm."""
+    return replace(
+        gpt_j(),
+        vocab_size=51200,
+        n_decoder_layers=32,
+        d_model=2560,
+        n_heads=32,
+        d_ff=10240,
+        rope_width=32,
+        qkv_bias=True,
+        out_bias=True,
+    )
+
+
+def falcon_7b() -> ModelConfig:
+    """Return the config of Falcon 7B (Almazrouei et al. 2023): one key-value head, no biases, parallel layers."""
+    return replace(
+        pythia(),
+        vocab_size=65024,
+        n_decoder_layers=32,
+        d_model=4544,
+        n_heads=71,
+        n_kv_heads=1,
+        d_ff=18176,
+        rope_width=None,
+        qkv_bias=False,
+        out_bias=False,
+        ffn_bias=False,
+        parallel_ffn="one_norm",
+        tie="output",
+    )
+
+
+def command_r() -> ModelConfig:
+    """Return the config of Command R (Cohere 2024): parallel layers, layer norm without biases, scaled logits."""
+    return replace(
+        llama(),
+        vocab_size=256000,
+        n_decoder_layers=40,
+        d_model=8192,
+        n_heads=64,
+        n_kv_heads=None,
+        d_ff=22528,
+        norm="layer",
+        norm_bias=False,
+        rope_theta=8e6,
+        parallel_ffn="one_norm",
+        output_multiplier=0.0625,
+    )
+
+
+DECODERS: dict[str, Callable[[], ModelConfig]] = {
+    "gpt2": gpt2,
+    "llama": llama,
+    "pythia": pythia,
+    "gpt-j": gpt_j,
+    "phi-2": phi_2,
+    "falcon-7b": falcon_7b,
+    "command-r": command_r,
+}
