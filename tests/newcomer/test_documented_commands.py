@@ -25,7 +25,7 @@ GUIDES = {
     *(ROOT / "docs" / "tasks").glob("*.md"),
     *(
         ROOT / "docs" / f"{name}.md"
-        for name in ("training", "data-at-scale", "decoding", "pretrained", "index", "results")
+        for name in ("training", "data-at-scale", "decoding", "pretrained", "index", "results", "inspect")
     ),
 }
 """Pages that train models: their commands run with --full only. Their flags are checked in every run."""
