@@ -28,6 +28,7 @@ FUNCTIONS = {
     "eval": ("evaluate", "evaluate"),
     "rate": ("rate", "rate"),
     "info": ("info", "info"),
+    "explain": ("explain", "explain"),
     "convert": ("convert", "convert"),
     "tokenizer": ("tokenizer_tools", "tokenizer"),
     "bench": ("bench", "bench"),
