@@ -25,7 +25,6 @@ from glassformer.pipelines.pipeline import GPU_BATCH_TOKENS
 from glassformer.pipelines.pipeline_registry import TASK, pipeline_named, read_about
 from glassformer.pipelines.pretrained_encoder import encoder_config, read_encoder_pipeline
 from glassformer.pipelines.seq2seq_pipeline import GENERATION, check_cost
-from glassformer.pipelines.split_model import join_for_inference, split_model
 from glassformer.pipelines.text_to_text import TextToText
 from glassformer.pipelines.trained_pipeline import ModelLoader, TrainedPipeline
 from glassformer.runtime.choose_runner import CompileChoice, check_compile, compile_steps
@@ -90,7 +89,7 @@ def load(
     )
     if parallel and (quantize != "none" or compile == "on"):
         raise ValueError(f"parallel={parallel!r} with quantize={quantize!r}, compile={compile!r}: expected neither")
-    n_processes = join_for_inference(parallel, prepared.device) if parallel else 1
+    n_processes = _join(parallel, prepared.device) if parallel else 1
     read_model = partial(
         load_model,
         dtype=prepared.dtype,
@@ -100,6 +99,8 @@ def load(
     with naming_errors(path):
         pipeline: Any = _load(path, read_model, allow_pickle)
     if n_processes > 1:
+        from glassformer.pipelines.split_model import split_model
+
         split_model(pipeline.model, n_processes, prepared.device)
     pipeline.model = prepared.finish(pipeline.model)
     if check_compile(compile) == "on":
@@ -110,6 +111,13 @@ def load(
     pipeline.batch_tokens, pipeline.truncate = batch_tokens or on_gpu, truncate
     loaded: Loaded = pipeline
     return loaded
+
+
+def _join(parallel: str, device: torch.device) -> int:
+    """Join the processes that share the model, and return their number. Only this needs code of training."""
+    from glassformer.pipelines.split_model import join_for_inference
+
+    return join_for_inference(parallel, device)
 
 
 def _tokenizer_in_file(path: Path, opened: ExternalModel) -> PretrainedTokenizer:
