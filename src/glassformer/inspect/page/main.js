@@ -2,7 +2,7 @@
 
 import { announce, h, refill } from "./dom.js";
 import { attentionView } from "./view_attention.js";
-import { createLive, servedModels } from "./live.js";
+import { createLive, keyForm, missingParts, servedModels } from "./live.js";
 import { createState } from "./state.js";
 import { flowView } from "./view_flow.js";
 import { framed, missing } from "./frame.js";
@@ -72,16 +72,25 @@ function draw() {
   drawHeader();
   drawViews();
   drawView();
+  showChosen();
+}
+
+/** Scroll the row of views on a small screen to the chosen one. */
+function showChosen() {
+  const row = document.querySelector("nav ol");
+  const chosen = row.querySelector("[aria-current]");
+  row.scrollLeft = chosen.offsetLeft - (row.clientWidth - chosen.offsetWidth) / 2;
 }
 
 /** Go to another view, or change what the view shows. */
 function go(changes) {
   state.set(changes);
+  if (live && data && missingParts(data, chosenView()).length) live.ask();
   drawViews();
   drawView();
   announce(document.getElementById("view-title")?.textContent ?? "");
   document.getElementById("main").focus({ preventScroll: true });
-  document.querySelector("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+  showChosen();
   if (window.scrollY > document.getElementById("main").offsetTop) document.getElementById("main").scrollIntoView();
 }
 
@@ -91,8 +100,11 @@ async function start() {
     event.preventDefault();
     document.getElementById("main").focus();
   });
-  if (data) return draw();
   draw();
+  if (!data) await goLive();
+}
+
+async function goLive() {
   try {
     const models = await servedModels();
     live = createLive(models, state, (found) => {
@@ -102,9 +114,8 @@ async function start() {
     drawHeader();
     if (state.get("text")) await live.ask();
   } catch (error) {
-    refill(document.getElementById("main"), missing(`No explanation: ${error.message}`));
+    refill(document.getElementById("main"), missing(`No explanation: ${error.message}`), error.status === 401 ? keyForm(goLive) : null);
   }
-  return null;
 }
 
 start();

@@ -96,7 +96,7 @@ function rowsMap(name, rows, tokens) {
   const most = rows.reduce((top, [, values]) => values.reduce((a, b) => Math.max(a, b), top), 0) || 1;
   const map = {
     rows: rows.length, cols: tokens.pieces.length, value: (r, c) => rows[r][1][c], rowLabel: (r) => rows[r][0], colLabel: (c) => short(tokens.pieces[c]),
-    max: most, signed: false, name: `${name}; largest ${format(most)}`, describe: (r, c) => `${rows[r][0]}, ${short(tokens.pieces[c])}: ${format(rows[r][1][c])}`,
+    max: most, signed: false, stretch: tokens.pieces.length < 40, name: `${name}; largest ${format(most)}`, describe: (r, c) => `${rows[r][0]}, ${short(tokens.pieces[c])}: ${format(rows[r][1][c])}`,
   };
   const reading = h("p", { class: "note", "aria-live": "off" }, `${name}: the largest is ${format(most)}.`);
   const heatmap = createHeatmap(map, { tallest: 460, onpoint: (r, c) => { reading.textContent = map.describe(r, c); } });

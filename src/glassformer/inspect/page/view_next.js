@@ -47,8 +47,9 @@ export function nextView(context) {
         slider("Temperature", { min: 0.1, max: 2, step: 0.1, value: temperature, show: (value) => value.toFixed(1) }, set("temperature")),
         slider("Top-k", { min: 0, max: 50, step: 1, value: topK, show: (value) => (value ? String(value) : "off") }, set("top_k")),
         slider("Top-p", { min: 0.05, max: 1, step: 0.05, value: topP, show: (value) => (value >= 1 ? "off" : value.toFixed(2)) }, set("top_p"))),
+      context.live ? h("button", { type: "button", onclick: () => context.live.ask({ sample: "1" }) }, "Write again, drawing at random with these settings") : null,
       list,
-      data.beam ? beamTree(data.beam, state) : h("p", { class: "note" }, "No beam search: this text was written one token at a time."));
+      data.beam ? beamTree(data.beam, state, data.text.source) : h("p", { class: "note" }, "No beam search: this text was written one token at a time."));
     updateList();
   }
 

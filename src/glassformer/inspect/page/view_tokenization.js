@@ -46,8 +46,8 @@ function merges(cut, state) {
   const steps = cut.merges;
   const place = h("div");
   const show = (count) => refill(place, count === 0 ? h("p", { class: "note" }, "No merge yet: the text is cut into single characters or bytes.")
-    : table(`The first ${count} of ${steps.length} merges, in the order in which they were applied`, ["step", "left", "right", "result", "rank"],
-      steps.slice(0, count).map((one, n) => [n + 1, tokenName(one.left), tokenName(one.right), tokenName(one.result), one.rank]),
+    : table(`The first ${count} of ${steps.length} merges, in the order in which they were applied`, ["step", "left", "right", "result", "rank", "in"],
+      steps.slice(0, count).map((one, n) => [n + 1, tokenName(one.left), tokenName(one.right), tokenName(one.result), one.rank, cut.pieces[one.word]?.word === undefined ? "" : tokenName(cut.pieces[one.word].word)]),
       { numeric: [0, 4] }));
   const value = state.get("merges") === "" ? steps.length : state.index("merges", steps.length + 1);
   show(value);

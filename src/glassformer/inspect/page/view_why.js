@@ -4,7 +4,7 @@ import { h, refill } from "./dom.js";
 import { choose, missing, table } from "./frame.js";
 import { createHeatmap } from "./heatmap.js";
 import { format, largest } from "./numbers.js";
-import { tokenName } from "./tokens.js";
+import { tokenName, visible } from "./tokens.js";
 
 const MOST = 40;
 
@@ -21,22 +21,24 @@ export function whyView(context) {
   };
 }
 
-function attribution({ data, state, live }) {
-  const all = data.attribution?.per_position?.length ? data.attribution.per_position : data.attribution ? [data.attribution] : [];
-  if (!all.length) return null;
+function attribution({ data, state }) {
+  if (!data.attribution) return null;
+  const whole = data.attribution;
+  const all = (whole.per_position?.length ? whole.per_position : [whole]).map((one) => (one.target_position === whole.target_position ? whole : one));
   const body = h("div");
 
   function update() {
-    const usual = Math.max(0, all.findIndex((one) => one.target_position === data.attribution.target_position));
+    const usual = Math.max(0, all.indexOf(whole));
     const at = state.index("why", all.length, usual);
     const one = all[at];
     refill(body, h("div", { class: "controls" },
-      all.length > 1 ? choose("Output token", all.map((each, n) => [n, `${each.target_position}: ${each.target_token}`]), at, (value) => {
+      all.length > 1 ? choose("Output token", all.map((each, n) => [n, `${each.target_position}: ${visible(each.target_token)}`]), at, (value) => {
         state.set({ why: value });
         update();
       }) : null),
-    h("p", { class: "sentence" }, "Output token: ", tokenName(one.target_token), ", from place ", String(one.target_position), ". ", agreement(one, data)),
-    h("div", { class: "methods" }, one.methods.map((method) => methodBars(method, data))));
+    h("p", { class: "sentence" }, one.target_position < 0 ? ["The result: ", tokenName(one.target_token || data.output.text), ". "]
+      : ["The token ", tokenName(one.target_token), ` at place ${one.target_position}. `], agreement(one, data)),
+    h("div", { class: "methods" }, one.methods.map((method) => methodBars(method, one, data))));
   }
 
   update();
@@ -58,12 +60,13 @@ function sides(method, data) {
   return ["source", "target"].filter((side) => method.scores[side]?.length && data.text[side]).map((side) => ({ side, scores: method.scores[side], tokens: data.text[side] }));
 }
 
-function methodBars(method, data) {
+function methodBars(method, { target_position: place }, data) {
   return h("figure", { class: "method" }, h("figcaption", {}, h("b", {}, method.name), h("br"), method.note),
-    sides(method, data).map(({ side, scores, tokens }) => {
+    sides(method, data).map(({ side, scores: whole, tokens }, n, both) => {
+      const scores = side === "target" && place > 0 ? whole.slice(0, place) : whole;
       const most = Math.max(...scores.map(Math.abs), 1e-12);
       const shown = scores.length > MOST ? largest(scores.map(Math.abs), MOST).sort((a, b) => a - b) : scores.map((_, n) => n);
-      return [side === "target" ? h("p", { class: "note" }, "What was written before:") : null,
+      return [both.length > 1 ? h("p", { class: "note" }, side === "target" ? "What was written before:" : "The input:") : null,
         h("ol", { class: "bars" }, shown.map((n) => h("li", {}, h("span", { class: "bar-name" }, tokenName(tokens.pieces[n])),
           h("span", { class: "bar-track", "aria-hidden": "true" }, h("span", { class: scores[n] < 0 ? "bar-fill minus" : "bar-fill", style: { "--share": Math.abs(scores[n]) / most } })),
           h("span", { class: "bar-value" }, format(scores[n])))))];
