@@ -146,7 +146,8 @@ def test_the_arithmetic_of_a_head_gives_the_recorded_weights(pages, group, kind)
 
 
 @pytest.mark.parametrize(
-    ("temperature", "k", "p"), [(1.0, 0, 1.0), (0.7, 0, 1.0), (1.5, 5, 1.0), (0.8, 0, 0.6), (1.2, 9, 0.5)]
+    ("temperature", "k", "p"),
+    [(1.0, 0, 1.0), (0.7, 0, 1.0), (1.5, 5, 1.0), (0.8, 0, 0.6), (1.2, 9, 0.5), (2.0, 0, 0.97)],
 )
 def test_sampling_on_the_page_is_that_of_the_decoder(pages, temperature, k, p):
     explanation = samples.explanation("decoder")
@@ -158,9 +159,12 @@ def test_sampling_on_the_page_is_that_of_the_decoder(pages, temperature, k, p):
         0 if text.startswith("cut") else number(text) / 100
         for text in page.locator(".candidates .bar-value").all_text_contents()
     ]
-    np.testing.assert_allclose(shown[:20], expected[:20], atol=1e-4)
-    assert shown[20] == pytest.approx(expected[20:50].sum(), abs=1e-4)
-    assert shown[21] == pytest.approx(expected[50:].sum(), abs=1e-4)
+    is_cut_in_the_rest = 0 < (expected[50:] > 0).sum() < 40  # then the page knows it to within one token
+    most = 3e-3 if is_cut_in_the_rest else 1e-4
+    assert ("estimated" in page.inner_text("main")) == is_cut_in_the_rest
+    np.testing.assert_allclose(shown[:20], expected[:20], atol=most)
+    assert shown[20] == pytest.approx(expected[20:50].sum(), abs=most)
+    assert shown[21] == pytest.approx(expected[50:].sum(), abs=most)
 
 
 def test_numbers_of_the_other_views_are_those_of_the_explanation(pages):

@@ -3,7 +3,7 @@
 import { h, refill, s } from "./dom.js";
 import { slider, table } from "./frame.js";
 import { format, largest } from "./numbers.js";
-import { elided, tokenName, visible } from "./tokens.js";
+import { elided, plain, tokenName } from "./tokens.js";
 
 const CELL = { width: 150, height: 46 };
 const NODE = { width: 118, height: 36 };
@@ -72,7 +72,7 @@ function drawTree(beam, byId, until, onBest, chosen, choose) {
         pick();
       },
     }, s("rect", { width: NODE.width, height: NODE.height, rx: 6 }),
-    s("text", { x: 8, y: 15, class: "title" }, elided(visible(one.token), 14) + (one.finished ? " ■" : "")), s("text", { x: 8, y: 30, class: "size" }, format(one.score))));
+    s("text", { x: 8, y: 15, class: "title" }, elided(plain(one.token), 14) + (one.finished ? " ■" : "")), s("text", { x: 8, y: 30, class: "size" }, format(one.score))));
   }
   return svg;
 }
@@ -91,7 +91,7 @@ function describe(hypotheses, source) {
 
 function considered(now, path) {
   return [table("What this step considered", ["text", "score", ""], now.map((one) => [
-    h("span", { dir: "auto" }, visible(textOf(path(one.id)))), format(one.score), one.kept ? (one.finished ? "finished" : "kept") : `dropped: ${one.reason ?? ""}`]), { numeric: [1] })];
+    h("span", { dir: "auto" }, textOf(path(one.id))), format(one.score), one.kept ? (one.finished ? "finished" : "kept") : `dropped: ${one.reason ?? ""}`]), { numeric: [1] })];
 }
 
 function finals(beam, path) {

@@ -23,7 +23,7 @@ const VIEWS = [
   ["attention", "Attention", attentionView],
   ["head", "Inside one head", headView],
   ["lens", "Layer by layer", lensView],
-  ["next", "The next token", nextView],
+  ["next", "Next token", nextView],
   ["why", "Why this word", whyView],
   ["learning", "How it learned", learningView],
   ["health", "Is it healthy?", healthView],
@@ -43,11 +43,25 @@ function drawHeader() {
   const written = data ? h("div", { class: "texts" },
     live ? null : h("p", {}, h("span", { class: "tag" }, "input"), h("span", { class: "text", dir: "auto" }, data.options.text)),
     h("p", {}, h("span", { class: "tag" }, "output"), h("output", { class: "text", dir: "auto" }, data.output.text || "(nothing)")),
-    data.baseline ? h("p", {}, h("span", { class: "tag" }, "before"), h("span", { class: "text", dir: "auto" }, data.baseline.output?.text ?? String(data.baseline.output))) : null) : null;
+    data.baseline ? h("p", {}, h("span", { class: "tag" }, "before"), h("span", { class: "text", dir: "auto" }, data.baseline.output?.text ?? String(data.baseline.output))) : null,
+    questions()) : null;
   refill(document.getElementById("header"),
     h("div", { class: "brand" }, h("h1", {}, data ? data.model.name : "Glassformer explorer"),
       data ? h("dl", { class: "facts" }, modelFacts(data).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))) : null),
     live?.node, written);
+}
+
+/** Questions that a reader may have first, as links. */
+function questions() {
+  const all = [
+    ["Where did it look?", { view: "attention" }], ["Why this result?", { view: "why" }],
+    data.beam ? ["What else did the beam consider?", { view: "next" }] : data.next ? ["What else was likely?", { view: "next" }] : null,
+    ["What if a head were missing?", { view: "why" }],
+  ];
+  return h("p", { class: "questions" }, all.filter(Boolean).map(([text, changes]) => h("a", { href: `#view=${changes.view}`, onclick: (event) => {
+    event.preventDefault();
+    go(changes);
+  } }, text)));
 }
 
 function drawViews() {

@@ -7,7 +7,7 @@ import { choose, missing } from "./frame.js";
 import { createHeatmap } from "./heatmap.js";
 import { format, largest } from "./numbers.js";
 import { thumbnails } from "./thumbnails.js";
-import { tokenName, tokenStrip, visible } from "./tokens.js";
+import { plain, tokenName, tokenStrip } from "./tokens.js";
 
 const MOST_STRIP = 400;
 
@@ -45,7 +45,7 @@ export function attentionView(context) {
     const [queries, keys] = [data.text[group.queries], data.text[group.keys]];
     const label = (row) => {
       const written = weights.pooled === 1 ? writtenAt(data, group, row) : null;
-      return placeLabel(queries, row, weights.pooled) + (written === null ? "" : ` → ${visible(written)}`);
+      return placeLabel(queries, row, weights.pooled) + (written === null ? "" : ` → ${plain(written)}`);
     };
     const where = layer === "rollout" ? "rollout of all layers" : `layer ${layer}, ${named(head)}`;
     return {
@@ -105,8 +105,12 @@ export function attentionView(context) {
     if (map.pooled > 1)
       return h("p", { class: "message" }, `This input is long: each cell is the largest weight of ${map.pooled} × ${map.pooled} tokens.`);
     if (map.rows > MOST_STRIP) return null;
-    return [h("h3", {}, "Choose the token that looks"), tokenStrip({
-      tokens: map.queries, label: "Tokens that look", pressed: query, onchoose: (n) => change({ query: n, key: "" }),
+    const { group } = selection();
+    const written = map.queries.pieces.map((_, n) => writtenAt(data, group, n));
+    const writes = written.some((piece) => piece !== null);
+    const tokens = writes ? { pieces: written.map((piece) => piece ?? "…"), special: written.map((piece) => piece === null) } : map.queries;
+    return [h("h3", {}, writes ? "Choose the word that was written" : "Choose the token that looks"), tokenStrip({
+      tokens, label: writes ? "Words that were written" : "Tokens that look", pressed: query, onchoose: (n) => change({ query: n, key: "" }),
       onhover: (n) => read(selection(), n),
     })];
   }

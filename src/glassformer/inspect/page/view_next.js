@@ -5,7 +5,7 @@ import { applySampling } from "./sampling.js";
 import { beamTree } from "./beam_tree.js";
 import { missing, slider } from "./frame.js";
 import { percent } from "./numbers.js";
-import { tokenName, tokenStrip } from "./tokens.js";
+import { exactToken, tokenName, tokenStrip } from "./tokens.js";
 
 /** Build the view. */
 export function nextView(context) {
@@ -64,7 +64,8 @@ export function nextView(context) {
     const read = data.text[data.text.target ? "target" : "source"].pieces[step.position];
     refill(list,
       h("p", { class: "sentence" }, "After ", tokenName(read), " the model took ", step.chosen ? tokenName(step.chosen.token) : "nothing", ". ",
-        result.restCut ? `${kept} tokens may be drawn, all others are cut off by ${result.restCut}.` : "Every token may be drawn."),
+        result.restCut ? `${kept} ${kept === 1 ? "token" : "tokens"} may be drawn, all others are cut off by ${result.restCut}.`
+          : result.partial ? "All tokens of the list may be drawn; top-p cuts off some of the others." : "Every token may be drawn."),
       h("ol", { class: "bars candidates" }, result.rows.slice(0, 20).map((one) => bar(one.token, one, step.chosen?.id === one.id)),
         sumBar(`${result.rows.length - 20} more candidates`, result.rows.slice(20)),
         bar(null, { before: result.restBefore, probability: result.rest, cut: result.restCut }, false)),
@@ -84,7 +85,7 @@ function sumBar(name, rows) {
 
 function bar(token, { before, probability, cut }, chosen, name = "all other tokens") {
   return h("li", { class: cut ? "cut" : null },
-    h("span", { class: "bar-name" }, token === null ? h("i", {}, name) : tokenName(token), chosen ? " ✓" : null),
+    h("span", { class: "bar-name" }, token === null ? h("i", {}, name) : exactToken(token), chosen ? " ✓" : null),
     h("span", { class: "bar-track", "aria-hidden": "true" }, h("span", { class: "bar-fill", style: { "--share": cut ? before : probability } })),
     h("span", { class: "bar-value" }, cut ? `cut: ${cut}` : percent(probability)));
 }

@@ -4,7 +4,7 @@ import { h, refill } from "./dom.js";
 import { choose, missing, table } from "./frame.js";
 import { createHeatmap } from "./heatmap.js";
 import { format, largest } from "./numbers.js";
-import { tokenName, visible } from "./tokens.js";
+import { plain, tokenName } from "./tokens.js";
 
 const MOST = 40;
 
@@ -32,7 +32,7 @@ function attribution({ data, state }) {
     const at = state.index("why", all.length, usual);
     const one = all[at];
     refill(body, h("div", { class: "controls" },
-      all.length > 1 ? choose("Output token", all.map((each, n) => [n, `${each.target_position}: ${visible(each.target_token)}`]), at, (value) => {
+      all.length > 1 ? choose("Output token", all.map((each, n) => [n, `${each.target_position}: ${plain(each.target_token)}`]), at, (value) => {
         state.set({ why: value });
         update();
       }) : null),
@@ -53,18 +53,23 @@ function agreement(one, data) {
   }).filter((piece) => piece !== undefined);
   const distinct = [...new Set(tops)];
   if (!tops.length) return null;
-  return distinct.length === 1 ? ["All methods name ", tokenName(distinct[0]), " first."] : ["The methods differ: they name ", distinct.map((piece, n) => [n ? ", " : null, tokenName(piece)]), " first."];
+  return distinct.length === 1 ? ["Among the input tokens, all methods name ", tokenName(distinct[0]), " first."] : ["The methods differ: among the input tokens they name ", distinct.map((piece, n) => [n ? ", " : null, tokenName(piece)]), " first."];
 }
 
 function sides(method, data) {
   return ["source", "target"].filter((side) => method.scores[side]?.length && data.text[side]).map((side) => ({ side, scores: method.scores[side], tokens: data.text[side] }));
 }
 
+/** The scores of both sides, those of the output only before the place that is explained, and their largest size. */
+function cutSides(method, place, data) {
+  const found = sides(method, data).map((one) => (one.side === "target" && place > 0 ? { ...one, scores: one.scores.slice(0, place) } : one));
+  const most = Math.max(...found.flatMap((one) => one.scores.map(Math.abs)), 1e-12);
+  return found.map((one) => ({ ...one, most }));
+}
+
 function methodBars(method, { target_position: place }, data) {
   return h("figure", { class: "method" }, h("figcaption", {}, h("b", {}, method.name), h("br"), method.note),
-    sides(method, data).map(({ side, scores: whole, tokens }, n, both) => {
-      const scores = side === "target" && place > 0 ? whole.slice(0, place) : whole;
-      const most = Math.max(...scores.map(Math.abs), 1e-12);
+    cutSides(method, place, data).map(({ side, scores, tokens, most }, _, both) => {
       const shown = scores.length > MOST ? largest(scores.map(Math.abs), MOST).sort((a, b) => a - b) : scores.map((_, n) => n);
       return [both.length > 1 ? h("p", { class: "note" }, side === "target" ? "What was written before:" : "The input:") : null,
         h("ol", { class: "bars" }, shown.map((n) => h("li", {}, h("span", { class: "bar-name" }, tokenName(tokens.pieces[n])),
