@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 GUIDES = {
     *(ROOT / "docs" / "tasks").glob("*.md"),
-    *(ROOT / "docs" / f"{name}.md" for name in ("training", "decoding", "pretrained", "index", "results")),
+    *(ROOT / "docs" / f"{name}.md" for name in ("training", "decoding", "pretrained", "index", "results", "inspect")),
 }
 """Pages that train models: their commands run with --full only. Their flags are checked in every run."""
 SHORT = "--minutes 0 --updates 2 --max-tokens 256 --device cpu"

@@ -74,6 +74,7 @@ def completion_words() -> dict[str, list[str]]:
     from glassformer.cli.demo import DEFAULT_TASK, demo_function
     from glassformer.cli.evaluate import eval_options
     from glassformer.cli.evaluate_pretrained import evaluate_pretrained
+    from glassformer.cli.explain import explain
     from glassformer.cli.info import info
     from glassformer.cli.rate import rate
     from glassformer.cli.run import run
@@ -90,6 +91,7 @@ def completion_words() -> dict[str, list[str]]:
         ("serve", serve),
         ("rate", rate),
         ("info", info),
+        ("explain", explain),
         ("convert", convert),
         ("bench", bench),
     ):

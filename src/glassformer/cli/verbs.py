@@ -9,6 +9,7 @@ VERBS = {
     "eval": "score a trained model on your own data, by the metrics of its task",
     "rate": "let people compare the outputs of models, blind, and report who wins",
     "info": "show what a model folder holds",
+    "explain": "show how a model computes its answer to a text, as a page; or check its health",
     "convert": "write a model in another library's format, or read one",
     "tokenizer": "train, use, inspect and compare tokenizers",
     "bench": "measure how fast this machine generates text, beside other libraries",

@@ -16,15 +16,17 @@ from glassformer.tasks.configs.shared import Splits
 from glassformer.tasks.prepared import MORE_DATA, Initialized, Prepared, skipped_note, stored_tokenizer
 from glassformer.tasks.task import Task
 from glassformer.text import Tokenizer
-from glassformer.text.tokenizer import UNKNOWN
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from glassformer.data.batching.packed_windows import PackedBatch, PackedBatches
     from glassformer.data.batching.token_stream import TokenStream
+    from glassformer.models import DecoderModel
     from glassformer.models.transformer import Model
+    from glassformer.pipelines.pretrained_base import PretrainedBase
     from glassformer.training.run_folder import RunFolder
+    from glassformer.training.train_config import TrainConfig
 
 MAX_VALID = 1 << 18
 """Largest number of characters that each validation scores."""
@@ -54,7 +56,10 @@ class DecoderTask(Task[Document, "PackedBatch"]):
             else run.keep_json("has_documents.json", lambda: self.has_documents(train))
         )
         if folder is not None:
-            model, tokenizer = load_decoder(folder, self.special_tokens, self.name, config.base_flag)
+            model, found = load_decoder(folder, self.special_tokens, self.name, config.base_flag)
+            if not isinstance(found, Tokenizer):
+                return Initialized(self._fine_tuned(model, found, has_documents))
+            tokenizer = found
             model = grow_to(model, config, max_len=model.config.max_len)
         else:
             texts = (document.text for document in train)
@@ -70,6 +75,19 @@ class DecoderTask(Task[Document, "PackedBatch"]):
                 f"context={config.context}: expected {context}, as the model of {config.base_flag} {folder} has it"
             )
         return Initialized(self.pipeline_class()(model, tokenizer, has_documents=has_documents))
+
+    def _fine_tuned(self, model: "DecoderModel", base: "PretrainedBase", has_documents: bool) -> Any:
+        """Return the pipeline of a pretrained decoder with its own tokenizer."""
+        config, limit = self.config, model.config.max_len
+        check_fine_tuning(config)
+        if limit is not None and config.context > limit:
+            raise ValueError(
+                f"context={config.context}: expected at most {limit}, the limit of the model of --from "
+                f"{config.start_from}"
+            )
+        pipeline = self.pipeline_class()(model, base.source, has_documents=has_documents, window=config.context)
+        pipeline.base_files = base.files
+        return pipeline
 
     def has_documents(self, train: Iterable[Document]) -> bool:
         """Whether the data is several documents, separated by an end token, instead of one long text."""
@@ -115,11 +133,18 @@ class DecoderTask(Task[Document, "PackedBatch"]):
         from glassformer.data.batching.token_stream import write_stream
 
         texts = (document.text for document in documents)
-        encode, has_documents = pipeline.tokenizer.encode_batch, pipeline.has_documents
-        return write_stream(folder, texts, encode, has_documents=has_documents, unknown=UNKNOWN)
+        encode = pipeline.tokenizer.encode_plain_batch
+        return write_stream(folder, texts, encode, has_documents=pipeline.has_documents, **self.marks(pipeline))
+
+    def marks(self, pipeline: Any) -> dict[str, Any]:
+        """Return the ids around documents, and that of unknown characters, as keyword arguments of `write_stream`."""
+        from glassformer.pipelines.pretrained_base import document_start
+
+        tokenizer = pipeline.tokenizer
+        return {"begin": document_start(tokenizer), "end": tokenizer.end, "unknown": tokenizer.unknown}
 
     def describe(
-        self, stream: "TokenStream", valid: Sequence[Document], tokenizer: Tokenizer, batches: "PackedBatches"
+        self, stream: "TokenStream", valid: Sequence[Document], tokenizer: Any, batches: "PackedBatches"
     ) -> str:
         """Return the line about the training text that is printed before training: its bytes, tokens and batches."""
         kind = f"{stream.n_documents:,} documents" if stream.has_documents else "one long text"
@@ -151,25 +176,11 @@ class DecoderTask(Task[Document, "PackedBatch"]):
 
     @override
     def loss(self, model: Any, batch: "PackedBatch") -> "Tensor":
-        from glassformer.data.batching.labeled_batches import IGNORED
-        from glassformer.data.batching.pair_batches import hide_words
-        from glassformer.training.fused_loss import token_loss
-
-        tokens, smoothing = hide_words(batch.tokens, self.config.train.word_dropout), self.config.train.label_smoothing
-        return token_loss(
-            model,
-            lambda: model(tokens, segments=batch.segments),
-            batch.targets,
-            smoothing=smoothing,
-            ignore=IGNORED,
-        )
+        return packed_loss(model, self.config.train, batch)
 
     @override
     def flops(self, model: "Model", batch: "PackedBatch") -> int:
-        from glassformer.models.costs import training_flops
-
-        rows, length = batch.tokens.shape
-        return training_flops(model.config, batch=rows, target_length=length)
+        return packed_flops(model, batch)
 
     @override
     def baseline(self, splits: Splits[Document]) -> tuple[str, Scores]:
@@ -186,6 +197,49 @@ class DecoderTask(Task[Document, "PackedBatch"]):
         alone, primed = compressed_bits(valid), compressed_bits(valid, after=train)
         how = f"xz at its best on the held-out text; behind the training text it needs {primed:.4f} bits a byte"
         return how, Scores({"bits_per_byte": alone, "bits_per_byte_after_training_text": primed})
+
+
+def packed_loss(model: Any, config: "TrainConfig", batch: "PackedBatch") -> "Tensor":
+    """Return the summed loss of the targets of a packed batch, with word dropout and label smoothing as configured."""
+    from glassformer.data.batching.labeled_batches import IGNORED
+    from glassformer.data.batching.pair_batches import hide_words
+    from glassformer.training.fused_loss import token_loss
+
+    tokens = hide_words(batch.tokens, config.word_dropout)
+    return token_loss(
+        model,
+        lambda: model(tokens, segments=batch.segments),
+        batch.targets,
+        smoothing=config.label_smoothing,
+        ignore=IGNORED,
+    )
+
+
+def packed_flops(model: "Model", batch: "PackedBatch") -> int:
+    """Return the number of floating-point operations of training on a packed batch."""
+    from glassformer.models.costs import training_flops
+
+    rows, length = batch.tokens.shape
+    return training_flops(model.config, batch=rows, target_length=length)
+
+
+def check_fine_tuning(config: Any) -> None:
+    """Raise ValueError if the config asks for something that a model of another library cannot do."""
+    if config.grow_from is not None:
+        raise ValueError(
+            f"--grow-from {config.grow_from}: the model was not trained by Glassformer: expected a folder that "
+            "`glassformer train` wrote; --from fine-tunes models of other libraries"
+        )
+    if config.train.word_dropout:
+        raise ValueError(
+            f"word_dropout={config.train.word_dropout}: expected 0, the model of --from {config.start_from} was not "
+            "trained with hidden words"
+        )
+    if config.tokenizer.bpe_dropout:
+        raise ValueError(
+            f"bpe_dropout={config.tokenizer.bpe_dropout}: expected 0, the model of --from {config.start_from} "
+            "keeps its own tokenizer"
+        )
 
 
 def first_characters(documents: Sequence[Document], limit: int) -> list[Document]:

@@ -52,6 +52,8 @@ FREE = frozenset(
         "train.compile",
         "train.cuda_graphs",
         "train.gradient_checkpointing",
+        "train.parallel",
+        "train.offload",
         "train.eval_every",
         "train.save_every",
         "train.keep_last",
@@ -95,6 +97,11 @@ class RunFolder:
     """Changes of settings and inputs that `begin` will add to run.json."""
     _new: dict[str, str] = field(default_factory=dict)
     """Text of each kept file that is not on disk yet, by file name; `begin` writes them."""
+
+    @property
+    def new_files(self) -> dict[str, str]:
+        """Text of each kept file that `begin` will write, by file name."""
+        return dict(self._new)
 
     @property
     def checkpoints(self) -> Path:
