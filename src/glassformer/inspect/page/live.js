@@ -50,12 +50,13 @@ export function createLive(models, state, show) {
   function options() {
     const found = { ablate: state.get("off") ? state.get("off").split(",") : [], parts: [...QUICK_PARTS, ...(PARTS_OF_VIEW[state.get("view")] ?? [])] };
     if (state.get("sample") === "1") found.sample = true;
-    for (const name of ["temperature", "top_k", "top_p", "beam", "max_tokens"])
+    for (const name of ["temperature", "top_k", "top_p", "beam", "max_tokens", "position"])
       if (state.get(name) !== "") found[name] = Number(state.get(name));
     return found;
   }
 
   async function ask(changes = {}) {
+    if (text.value !== state.get("text")) changes = { position: "", ...changes };
     state.set({ model: model.value, text: text.value, ...changes });
     running?.abort();
     const mine = (running = new AbortController());

@@ -136,13 +136,13 @@ export function attentionView(context) {
   function headFacts(group, layer, head, row) {
     if (layer === "rollout") return h("p", { class: "note" }, "Rollout multiplies the average maps of all layers: how much of each token arrives through the whole stack.");
     if (head === "mean" || head === "max")
-      return h("p", { class: "note" }, "Choose one head to see its kind, and what the model would have given without it.");
+      return h("p", { class: "note" }, "Choose one head to see its kind, and what changes without it.");
     const kind = group.maps[layer].head_kinds?.[head];
     const name = headName(group, layer, head);
     const without = data.ablation?.find((one) => one.name === name);
     return h("div", { class: "head-facts" },
       kind ? h("p", {}, "Measured kind of this head: ", h("b", {}, kind.kind), ` (score ${format(kind.score)}).`) : null,
-      without ? h("p", {}, "Without this head the model gives ", h("q", { dir: "auto" }, without.output),
+      without ? h("p", {}, data.output.labels ? "Without this head the result is " : "Without this head the likeliest tokens along the same text are ", h("q", { dir: "auto" }, without.output),
         typeof without.loss === "number" ? `; its loss is then ${format(without.loss)} (change ${format(without.change)}).` : ".") : null,
       group.maps[layer].q ? h("a", { class: "go", href: "#", onclick: (event) => {
         event.preventDefault();

@@ -32,7 +32,7 @@ export function learningView(context) {
     const [sample, checkpoint, point] = [before(learning.samples), before(learning.checkpoints), before(learning.curve)];
     const scores = point ? measured(point).map(([name, value]) => `${name} ${format(value)}`) : [];
     refill(detail, h("p", { class: "sentence" }, `Update ${grouped(update)}`, point ? h("span", {}, `: ${listed(scores)}`) : null),
-      sample ? h("p", {}, "It wrote ", h("q", { dir: "auto" }, sample.text)) : null, checkpoint?.attention ? attention(checkpoint) : null);
+      sample?.text ? h("p", {}, "It wrote ", h("q", { dir: "auto" }, sample.text)) : null, checkpoint?.attention ? attention(checkpoint) : null);
   }
 
   function attention(checkpoint) {

@@ -21,7 +21,7 @@ export function whyView(context) {
   };
 }
 
-function attribution({ data, state }) {
+function attribution({ data, state, live }) {
   if (!data.attribution) return null;
   const whole = data.attribution;
   const all = (whole.per_position?.length ? whole.per_position : [whole]).map((one) => (one.target_position === whole.target_position ? whole : one));
@@ -34,7 +34,8 @@ function attribution({ data, state }) {
     refill(body, h("div", { class: "controls" },
       all.length > 1 ? choose("Output token", all.map((each, n) => [n, `${each.target_position}: ${plain(each.target_token)}`]), at, (value) => {
         state.set({ why: value });
-        update();
+        if (live) live.ask({ why: "", position: Math.max(0, all[value].target_position) });
+        else update();
       }) : null),
     h("p", { class: "sentence" }, one.target_position < 0 ? ["The result: ", tokenName(one.target_token || data.output.text), ". "]
       : ["The token ", tokenName(one.target_token), ` at place ${one.target_position}. `], agreement(one, data)),
@@ -42,7 +43,7 @@ function attribution({ data, state }) {
   }
 
   update();
-  return h("section", {}, h("h3", {}, "Attribution to the input tokens"), body);
+  return h("section", {}, h("h3", {}, "Attribution to the input tokens"), whole.note ? h("p", { class: "note" }, whole.note) : null, body);
 }
 
 /** Say whether the methods agree on the most important token. */
@@ -86,8 +87,9 @@ function ablation(context) {
   const original = data.baseline?.output?.text ?? data.output.text;
   const order = largest(rows.map((one) => Math.abs(one.change ?? 0)), 30).map((n) => rows[n]);
   return h("section", {}, h("h3", {}, "Ablation: what happens without a part"),
-    h("p", { class: "note" }, "Each part was switched off alone. The change is the loss without it minus the loss with it: positive means that the part helped. ",
-      live ? "The buttons switch a part off for the whole page." : "On a page from a running server, parts can be switched off together."),
+    h("p", { class: "note" }, "Each part was switched off alone while the model read the same text; the output is what it would predict at each place. ",
+      "The change is the loss without the part minus the loss with it: positive means that the part helped. ",
+      live ? "The buttons switch a part off for the whole page." : "On a live page the model writes its text anew without the parts that are off."),
     live ? parts(context) : null,
     heads.length ? headMap(heads) : null,
     rows.length ? table(`The ${order.length} parts whose absence changes the loss most`, ["without", "output", "loss", "change", ...(live ? ["switch"] : [])], order.map((one) => [
