@@ -178,6 +178,8 @@ class Parallel:
                 "mesh": self._mesh["data", "shard"],
                 "mp_policy": MixedPrecisionPolicy(param_dtype=narrow, reduce_dtype=torch.float32 if narrow else None),
                 "offload_policy": CPUOffloadPolicy() if config.offload else OffloadPolicy(),
+                # One process keeps its layers put together from the forward to the backward pass.
+                "reshard_after_forward": self.layout.shard > 1 or config.offload,
             }
             for module in model.modules():
                 if isinstance(module, Layer):
