@@ -22,6 +22,7 @@ HELP = ("-h", "--help", "help")
 FUNCTIONS = {
     "demo": ("demo", "demos"),
     "train": ("train", "train"),
+    "prepare": ("prepare", "prepare"),
     "run": ("run", "run"),
     "chat": ("terminal_chat", "chat"),
     "serve": ("serve", "serve"),
@@ -35,7 +36,7 @@ FUNCTIONS = {
     "completion": ("completion", "completion"),
 }
 """For each verb, its module in `glassformer.cli` and its function there."""
-TASK_VERBS = ("demo", "train", "eval")
+TASK_VERBS = ("demo", "train", "prepare", "eval")
 """Verbs whose options depend on the task. Their functions get the arguments as a list and parse them themselves."""
 
 LESS_MEMORY = (

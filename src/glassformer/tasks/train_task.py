@@ -19,6 +19,7 @@ from glassformer.tasks.card import CardFacts, code, size_in_words, write_card
 from glassformer.tasks.choose import choose, in_words
 from glassformer.tasks.configs.shared import TaskConfig
 from glassformer.tasks.configs.task_options import make_config
+from glassformer.tasks.large_data import use_prepared
 from glassformer.tasks.prepared import Prepared, SplitName
 from glassformer.tasks.recipes import recipe_text
 from glassformer.tasks.training_run import train_run
@@ -92,6 +93,7 @@ def _prepare(
     Return the prepared task, how the processes share it, and a note about the chosen options.
     """
     choose_device(task.config.train.device)  # an unknown device is refused before any data is read
+    use_prepared(task)
     chosen = _choose_defaults(task, run, began)
     train = task.config.train
     _check_options(task)
