@@ -22,6 +22,7 @@ HELP = ("-h", "--help", "help")
 FUNCTIONS = {
     "demo": ("demo", "demos"),
     "train": ("train", "train"),
+    "prepare": ("prepare", "prepare"),
     "run": ("run", "run"),
     "chat": ("terminal_chat", "chat"),
     "serve": ("serve", "serve"),
@@ -35,7 +36,7 @@ FUNCTIONS = {
     "completion": ("completion", "completion"),
 }
 """For each verb, its module in `glassformer.cli` and its function there."""
-TASK_VERBS = ("demo", "train", "eval")
+TASK_VERBS = ("demo", "train", "prepare", "eval")
 """Verbs whose options depend on the task. Their functions get the arguments as a list and parse them themselves."""
 
 LESS_MEMORY = (
@@ -54,6 +55,8 @@ def main() -> None:
     # On ARM, torch's allocator returns freed memory to the system after 10 ms and gets it back page by page for the
     # next batch, which takes 3 % of the generation time. A delay of 10 s avoids that. Set it before torch is loaded.
     os.environ.setdefault("MIMALLOC_PURGE_DELAY", "10000")
+    if "RANK" in os.environ:  # stack traces of C++, before the error that they belong to is reported
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
     prepare_streams()
     try:
         try:

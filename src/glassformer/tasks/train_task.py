@@ -19,6 +19,7 @@ from glassformer.tasks.card import CardFacts, code, size_in_words, write_card
 from glassformer.tasks.choose import choose, in_words
 from glassformer.tasks.configs.shared import TaskConfig
 from glassformer.tasks.configs.task_options import make_config
+from glassformer.tasks.large_data import use_prepared
 from glassformer.tasks.prepared import Prepared, SplitName
 from glassformer.tasks.recipes import recipe_text
 from glassformer.tasks.training_run import train_run
@@ -27,7 +28,7 @@ from glassformer.training.fingerprints import paths_of
 from glassformer.training.lora import add_adapters, merge_adapters, n_trained
 from glassformer.training.parallel import Parallel, read_layout
 from glassformer.training.processes import Processes, joined
-from glassformer.training.run_folder import RunFolder
+from glassformer.training.run_folder import RunFolder, flatten
 from glassformer.training.shared_run import FollowedRun, kept_texts, open_shared_run
 from glassformer.training.state import TrainState
 from glassformer.training.training_speed import using_threads
@@ -71,7 +72,8 @@ def train_task(
             take=lambda texts: run.kept.update(texts) if isinstance(run, FollowedRun) else None,
         )
         processes.check_equal("other data", run.inputs, "Every process needs the same files")
-        processes.check_equal("other options", run.config, "Start every process with the same command")
+        settings = flatten(run.config, run.inputs)  # the same files may have other paths elsewhere
+        processes.check_equal("other options", settings, "Start every process with the same command")
         state = _train_model(task, ready, run, callbacks, chosen, parallel, began)
         scores: Scores | None = None
         with processes.together():
@@ -92,6 +94,7 @@ def _prepare(
     Return the prepared task, how the processes share it, and a note about the chosen options.
     """
     choose_device(task.config.train.device)  # an unknown device is refused before any data is read
+    use_prepared(task)
     chosen = _choose_defaults(task, run, began)
     train = task.config.train
     _check_options(task)

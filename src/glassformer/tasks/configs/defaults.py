@@ -325,6 +325,11 @@ def _vocabulary(scale: float, corpus: CorpusSize) -> int:
     return max(1000, min(MAX_VOCABULARY, _round(min(by_time, by_data), 500)))
 
 
+def vocabulary_for(corpus: CorpusSize) -> int:
+    """Return the vocabulary size for a corpus, if there is enough time to learn it."""
+    return _vocabulary(1e9, corpus)
+
+
 def _dropout(epochs: float) -> float:
     """Return the dropout for a run of this many epochs.
 
