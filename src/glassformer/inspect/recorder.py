@@ -163,7 +163,8 @@ def activation_names(model: nn.Module) -> list[str]:
             assert isinstance(layer, Layer)
             prefix = f"{kind}.layers.{index}"
             names += [f"{prefix}.resid.in", *(f"{prefix}.self_attn.{part}" for part in ATTENTION_PARTS)]
-            names.append(f"{prefix}.resid.mid")
+            if layer.parallel == "none":  # otherwise attention and feed-forward network have the same input
+                names.append(f"{prefix}.resid.mid")
             if layer.cross_attn is not None:
                 names += [*(f"{prefix}.cross_attn.{part}" for part in ATTENTION_PARTS), f"{prefix}.resid.cross"]
             names += [*(f"{prefix}.ffn.{part}" for part in ("in", "act", "out")), f"{prefix}.resid.out"]
