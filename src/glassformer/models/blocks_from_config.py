@@ -22,6 +22,7 @@ from glassformer.nn import (
 )
 from glassformer.nn.attention_backends import Backend
 from glassformer.nn.disentangled_positions import DisentangledPositions
+from glassformer.nn.layer_inputs import LayerKinds
 
 
 def make_embeddings(config: ModelConfig, vocab_size: int) -> Embeddings:
@@ -76,6 +77,8 @@ def make_stack(config: ModelConfig, depth: int, *, bidirectional: bool, cross: b
         depth=depth,
         norm=_norm(config, config.d_model) if config.has_final_norm else None,
         rotary=make_rotary(config),
+        local_rotary=make_local_rotary(config),
+        kinds=LayerKinds.of(config.global_layers, config.unrotated_layers),
         score_bias=score_bias,
         relative=make_relative(config),
         layer_drop=config.layer_drop,
@@ -87,6 +90,11 @@ def make_rotary(config: ModelConfig) -> Rotary | None:
     if config.positions != "rotary":
         return None
     return Rotary(config.rope_size, theta=config.rope_theta, scaling=config.rotary_scaling)
+
+
+def make_local_rotary(config: ModelConfig) -> Rotary | None:
+    """Return the rotary positions of layers with a window, or None if they are those of the other layers."""
+    return None if config.local_rope_theta is None else Rotary(config.rope_size, theta=config.local_rope_theta)
 
 
 def make_relative(config: ModelConfig) -> DisentangledPositions | None:
@@ -118,7 +126,11 @@ def make_layer(config: ModelConfig, *, cross: bool, backend: Backend, index: int
         qk_norm=config.norm if config.qk_norm else None,
         norm_eps=config.norm_eps,
         norm_bias=config.norm_bias,
+        norm_weight=config.norm_weight,
+        qk_norm_over=config.qk_norm_over,
+        clip_qkv=config.clip_qkv,
         scale=config.scale / (index + 1) if config.scale_by_depth else config.scale,
+        softcap=config.attention_softcap,
         dropout=config.attention_dropout,
         backend=backend,
     )
@@ -132,9 +144,12 @@ def make_layer(config: ModelConfig, *, cross: bool, backend: Backend, index: int
     )
 
     def sublayer() -> Sublayer:
-        norm = _norm(config, config.d_model)
         return Sublayer(
-            norm, placement=config.norm_placement, dropout=config.dropout, multiplier=config.residual_multiplier
+            _norm(config, config.d_model),
+            placement=config.norm_placement,
+            post_norm=_norm(config, config.d_model) if config.norm_placement == "sandwich" else None,
+            dropout=config.dropout,
+            multiplier=config.residual_multiplier,
         )
 
     cross_attn = attention() if cross else None
@@ -154,7 +169,12 @@ def make_head(config: ModelConfig) -> nn.Module | None:
         scale = config.output_factor
         width_out = config.table_width if config.head_transform else width
         return LanguageModelHead(
-            width_out, config.vocab_size, bias=config.output_bias, scale=scale, transform=transform
+            width_out,
+            config.vocab_size,
+            bias=config.output_bias,
+            scale=scale,
+            transform=transform,
+            softcap=config.output_softcap,
         )
     transform = None
     if config.head_transform:
@@ -172,4 +192,4 @@ def make_head(config: ModelConfig) -> nn.Module | None:
 
 
 def _norm(config: ModelConfig, width: int) -> nn.Module:
-    return make_norm(config.norm, width, config.norm_eps, bias=config.norm_bias)
+    return make_norm(config.norm, width, config.norm_eps, bias=config.norm_bias, weight=config.norm_weight)
