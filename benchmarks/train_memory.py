@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def measure(shape: dict[str, Any], device: str, precision: str, checkpointing: b
     from glassformer.models import build_model, preset
     from glassformer.models.costs import training_flops
     from glassformer.training.estimate import MemoryWatch, estimate_run
-    from glassformer.training.losses import label_smoothed_cross_entropy
+    from glassformer.training.fused_loss import token_loss
     from glassformer.training.train_config import TrainConfig
     from glassformer.training.trainer import Trainer
 
@@ -75,9 +76,8 @@ def measure(shape: dict[str, Any], device: str, precision: str, checkpointing: b
             tokens = torch.randint(config.vocab_size, (rows, length + 1), generator=generator)
             return PackedBatch(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous(), torch.empty(0).long())
 
-    def loss(batch: PackedBatch) -> Any:
-        logits = model(batch.tokens).flatten(0, 1)
-        return label_smoothed_cross_entropy(logits, batch.targets, ignore=-100, reduction="sum")
+    def loss_of(module: Any) -> Callable[[PackedBatch], Any]:
+        return lambda batch: token_loss(module, lambda: module(batch.tokens), batch.targets, smoothing=0.0, ignore=-100)
 
     with tempfile.TemporaryDirectory() as work:
         trainer = Trainer(
@@ -92,7 +92,8 @@ def measure(shape: dict[str, Any], device: str, precision: str, checkpointing: b
                 gradient_checkpointing=checkpointing,
             ),
             batches=Batches(),
-            loss=loss,
+            loss=loss_of(model),
+            loss_of=loss_of,
             evaluate=lambda: {"loss": 0.0},
             folder=Path(work),
         )

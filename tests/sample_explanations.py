@@ -111,7 +111,8 @@ def candidates(rng, words, n=50, vocab=90):
          "log_probability": round(float(log_probabilities[i]), 5)}
         for i in range(n)
     ]  # fmt: skip
-    return found, round(float(np.exp(log_probabilities[n:]).sum()), 6)
+    sums = [round(float(np.log(np.exp(logits[n:] / t).sum())), 6) for t in np.arange(1, 21) / 10]
+    return found, round(float(np.exp(log_probabilities[n:]).sum()), 6), sums, logits.tolist()
 
 
 def beam(rng, target, width=3):
@@ -163,9 +164,18 @@ def explanation(kind="encoder-decoder", *, n_source=9, n_target=8, layers=2, see
     if has_decoder:
         following = []
         for position, token in enumerate(chosen):
-            best, rest = candidates(rng, [token, *WORDS])
+            best, rest, sums, logits = candidates(rng, [token, *WORDS])
             taken = {key: best[0][key] for key in ("id", "token", "log_probability")}
-            following.append({"position": position, "chosen": taken, "candidates": best, "rest": rest})
+            following.append(
+                {
+                    "position": position,
+                    "chosen": taken,
+                    "candidates": best,
+                    "rest": rest,
+                    "rest_log_sums": sums,
+                    "all_logits": logits,
+                }
+            )
     names = [m["name"] for s in stacks for one in s["layers"] for m in one["attention"]]
     text = " ".join(t for t, special in zip(writing["pieces"], writing["special"], strict=True) if not special)
     scores = {m: [round(float(x), 4) for x in rng.uniform(-1, 1, sizes["source"])] for m in ("a", "b", "c")}

@@ -35,9 +35,7 @@ def test_loss_of_written_tokens(kind):
     wanted = torch.tensor([*read.target.ids[first + 1 :], read.next_id])
     torch.testing.assert_close(loss, F.cross_entropy(output[first:], wanted))
     logs = output.log_softmax(-1)
-    torch.testing.assert_close(
-        objective.log_probabilities(output[None], first)[0], logs[first, read.target.ids[first + 1]]
-    )
+    torch.testing.assert_close(objective.explained(output[None], first)[0], logs[first, read.target.ids[first + 1]])
     assert objective.answer_at(first) == read.target.ids[first + 1]
     assert objective.answer_at(-1) is None
 

@@ -5,7 +5,7 @@ import torch
 
 from glassformer.inspect.pipeline_text import ModelText, SideTokens
 from glassformer.inspect.recorder import record
-from glassformer.inspect.stack_numbers import describe_rollout, describe_stacks, record_text
+from glassformer.inspect.stack_numbers import describe_stacks, record_text, roll_out
 from glassformer.models import preset
 from oracle import random_model
 from pipelines.tiny_pipelines import tokenizer
@@ -52,6 +52,6 @@ def test_terms_give_the_weights_again(name):
         scores = scores if allowed is None else scores.masked_fill(~allowed, -torch.inf)
         torch.testing.assert_close(scores.softmax(-1), run.activations[f"{owner}.weights"][0], atol=1e-5, rtol=1e-4)
     assert len(run.terms) == len([key for key in run.activations if key.endswith(".weights")])
-    rolled = describe_rollout(text, run)
-    assert rolled["encoder"]["shape"] == [5, 5]
+    rolled = roll_out(text, run)
+    assert rolled["encoder"].shape == (5, 5)
     assert not any(module._forward_hooks for module in text.model.modules())

@@ -92,6 +92,7 @@ def test_flex_agrees_in_evaluation(kind, with_bias):
     torch.testing.assert_close(flex, math, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 @pytest.mark.parametrize("backend", ["math", "sdpa", "flex"])
 def test_a_soft_cap_bounds_the_scores_before_the_bias(backend):
     torch.manual_seed(0)

@@ -87,6 +87,21 @@ def test_a_task_has_its_form(page):
     assert page.problems == []
 
 
+def test_a_tapped_word_shows_what_else_was_likely(page):
+    page.select_option("#model", "chat")
+    assert "tap it" in page.inner_text(".hint")
+    page.fill("#max_tokens", "3")
+    send(page, "hi")
+    page.click(".token >> nth=1")
+    rows = page.locator(".alternatives tbody tr")
+    assert rows.count() >= 5
+    assert re.search(r"\d\.\d %", rows.nth(0).inner_text())
+    page.click(".token >> nth=1")
+    assert page.locator(".alternatives").count() == 0
+    assert page.locator(".hint").count() == 0
+    assert page.problems == []
+
+
 def test_an_error_is_shown_in_a_sentence(page):
     page.select_option("#model", "extractor")
     send(page, "no tab")

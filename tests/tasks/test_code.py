@@ -14,7 +14,7 @@ from glassformer.decoding import GeneratedText, GenerationConfig
 from glassformer.metrics import sandbox
 from glassformer.metrics.pass_at_k import Problem
 from glassformer.metrics.sandbox import Outcome, Protections, SandboxLimits, WeakSandboxError
-from glassformer.pipelines import code_model
+from glassformer.pipelines.blanks import GAP_TOKENS
 from glassformer.pipelines.code_model import CodeModel, prompt_of
 from glassformer.pipelines.load import load
 from glassformer.tasks.code import Code, CodeConfig, CodeData
@@ -82,7 +82,7 @@ def test_the_prompt_of_a_gap_has_the_layout_of_the_training_data(trained, monkey
     asked = []
     monkeypatch.setattr(model, "writer", lambda _, prompts, *rest, **more: asked.append(prompts[0]) or [[ANSWER]])
     assert model.infill("def f", "return") == "answer"
-    marks = tuple(model.tokenizer.special_id(mark) for mark in code_model.GAP_TOKENS)
+    marks = tuple(model.tokenizer.special_id(mark) for mark in GAP_TOKENS)
     (learned,) = encode_fill_in_middle([FillInMiddleParts("def f", "", "return")], model.tokenizer.encode_batch, marks)
     assert asked == [[END, *learned]]
     model.truncate = True

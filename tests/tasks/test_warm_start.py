@@ -1,5 +1,7 @@
 """Initializing from a trained model: the weights that are taken over, and the folders that are refused."""
 
+import json
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -14,8 +16,12 @@ from glassformer.tasks.denoising import Denoising, DenoisingConfig
 from glassformer.tasks.masking import Masking, MaskingConfig
 from glassformer.tasks.translation import PairData, Translation, TranslationConfig
 from glassformer.tasks.warm_start import load_encoder, load_seq2seq
+from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
+from tasks.pretrained_models import hf_logits, hf_pair_logits, save_decoder, save_seq2seq
 from tasks.pretraining_models import labeled, quick
 from tasks.tiny_tasks import encoder_config, translation, write_pairs
+
+TEXT = "the cat <|im_end|> sat, fünf"
 
 
 def test_a_pretrained_body_is_taken_over_bit_by_bit(masked, tmp_path):
@@ -83,7 +89,7 @@ def test_a_model_that_does_not_fit_is_refused_with_a_reason(masked, denoised, co
     heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
     theirs = transformers.BartForConditionalGeneration(transformers.BartConfig(**sizes, **heads))
     theirs.save_pretrained(tmp_path / "bart")
-    with pytest.raises(ValueError, match="was not trained by Glassformer, and its tokenizer cannot be used"):
+    with pytest.raises(ValueError, match="bart holds no tokenizer: expected"):
         Translation(quick(TranslationConfig(data=pairs, start_from=tmp_path / "bart"))).train(tmp_path / "e")
 
 
@@ -178,3 +184,91 @@ def test_options_that_are_not_given_are_those_of_the_small_model(tmp_path):
     assert changed - {"dropout", "embedding_dropout", "init", "init_std"} == {"n_decoder_layers"}
     tokens = torch.arange(4, 12)[None]
     torch.testing.assert_close(large.eval()(tokens), small.eval()(tokens), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(("kind", "begin"), [("Llama", "<s>"), ("GPT2", None)])
+def test_a_decoder_of_another_library_is_fine_tuned_with_its_own_tokenizer(kind, begin, tmp_path):
+    save_decoder(tmp_path / "hf", kind, begin=begin)
+    lines = (json.dumps({"text": f"the cat sat on mat {i}"}) + "\n" for i in range(40))
+    (tmp_path / "t.jsonl").write_text("".join(lines), encoding="utf-8")
+    options = {"data": tmp_path / "t.jsonl", "updates": 3, "context": 16, "max_tokens": 64, "device": "cpu"}
+    glassformer.train("language", start_from=tmp_path / "hf", out=tmp_path / "m", **options)
+    tool = load(tmp_path / "m")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
+    start = [3] if begin else [2]
+    assert tool.read("the cat") == start + tokenizer("the cat", add_special_tokens=False).input_ids
+    glassformer.convert(tmp_path / "m", to="hf", out=tmp_path / "again")
+    ids = tool.read("the cat sat on")
+    with torch.no_grad():
+        torch.testing.assert_close(tool.model(torch.tensor([ids]))[0], hf_logits(tmp_path / "again", ids))
+    assert tokenizer(TEXT).input_ids == transformers.AutoTokenizer.from_pretrained(tmp_path / "again")(TEXT).input_ids
+    # The result can be fine-tuned again, for another task.
+    with pytest.raises(ValueError, match=r"fim=0\.5: the tokenizer of --from .* expected --fim 0"):
+        glassformer.train("code", start_from=tmp_path / "m", out=tmp_path / "c", **options)
+    glassformer.train("code", start_from=tmp_path / "m", out=tmp_path / "c", restart=True, fim=0.0, **options)
+    with pytest.raises(ValueError, match="the model has no tokens to mark a gap"):
+        load(tmp_path / "c").infill("a", "b")
+    with pytest.raises(ValueError, match=r"context=1000: expected at most \d+, the limit of the model"):
+        glassformer.train("language", start_from=tmp_path / "hf", out=tmp_path / "d", **{**options, "context": 1000})
+    with pytest.raises(ValueError, match=r"word_dropout=0\.1: expected 0"):
+        glassformer.train("language", start_from=tmp_path / "hf", out=tmp_path / "e", word_dropout=0.1, **options)
+
+
+def test_a_decoder_classifies_by_its_last_token(reviews, tmp_path):
+    save_decoder(tmp_path / "hf")
+    options = {"updates": 60, "lr": 3e-3, "device": "cpu", "max_tokens": 1024, "eval_every": 60}
+    scores = glassformer.train(
+        "classification", data=reviews, start_from=tmp_path / "hf", out=tmp_path / "m", **options
+    )
+    assert scores["accuracy"] == 100
+    tool = load(tmp_path / "m")
+    assert tool.model.kind == "decoder"
+    assert tool.model.config.pooling == "last"
+    assert tool.run(["it is good 3", "it is bad 7"]) == ["good", "bad"]
+    assert tool.embed(["it is good"]).shape == (1, 16)
+    # Text after the end of a sequence has no effect: padding is not the last token.
+    together = tool.probabilities(["it is good", "it is bad and this one is much longer"])
+    torch.testing.assert_close(together[0], tool.probabilities("it is good"))
+
+
+@pytest.mark.parametrize("kind", ["T5", "Bart", "Marian"])
+def test_an_encoder_decoder_goes_to_another_library_and_back(kind, tmp_path):
+    """Fine-tune here, export, fine-tune there, load back: the same logits after each step."""
+    save_seq2seq(tmp_path / "hf", kind)
+    write_pairs(tmp_path)
+    files = {"source": tmp_path / "a.en", "target": tmp_path / "a.de"}
+    options = {"updates": 3, "max_tokens": 256, "device": "cpu", "eval_every": 3}
+    glassformer.train("translation", start_from=tmp_path / "hf", out=tmp_path / "one", **files, **options)
+    one = load(tmp_path / "one")
+    assert one.source_tokenizer.encode(TEXT) == hf_ids(tmp_path / "hf", TEXT)
+    source, target = hf_ids(tmp_path / "hf", "one two three"), hf_ids(tmp_path / "hf", "eins zwei drei")
+    glassformer.convert(tmp_path / "one", to="hf", out=tmp_path / "there")
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "there", dtype=torch.float32).eval()
+    torch.testing.assert_close(own_logits(one, source, target), hf_pair_logits(model, source, target))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for _ in range(2):
+        model(input_ids=torch.tensor([source]), labels=torch.tensor([target])).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    model.eval().save_pretrained(tmp_path / "tuned")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(tmp_path / "there" / name, tmp_path / "tuned")
+    back = load(tmp_path / "tuned")
+    logits = own_logits(back, source, target)
+    torch.testing.assert_close(logits, hf_pair_logits(model, source, target), atol=1e-5, rtol=1e-5)
+    assert (logits - own_logits(one, source, target)).abs().max() > 1e-3
+    glassformer.train("translation", start_from=tmp_path / "tuned", out=tmp_path / "two", **files, **options)
+    assert len(load(tmp_path / "two").run(["one two"])) == 1
+    with pytest.raises(ValueError, match=r"bpe_dropout=0\.1: expected 0"):
+        glassformer.train(
+            "translation", start_from=tmp_path / "hf", out=tmp_path / "no", bpe_dropout=0.1, **files, **options
+        )
+
+
+def hf_ids(folder, text):
+    return PretrainedTokenizer.from_folder(folder).encode(text)
+
+
+def own_logits(tool, source, target):
+    with torch.no_grad():
+        return tool.model(torch.tensor([source]), torch.tensor([[tool.begin, *target[:-1]]]))[0]

@@ -124,5 +124,9 @@ def effective_settings(config: ModelConfig) -> dict[str, Any]:
         values |= {"sliding_window": None, "global_layers": ()}
     if config.local_rope_theta == config.rope_theta and config.rope_scaling == "none":
         values["local_rope_theta"] = None
+    if config.head != "language_model" and config.head_activation == "tanh":
+        values["head_activation"] = None
+    values["head_norm"] = config.has_head_norm if config.head_transform else None
+    values["head_width"] = config.embedding_size if config.head == "embedding" else None
     pools = config.head in ("sequence_class", "embedding")
     return values | {"pooling": config.pool_by if pools else None}

@@ -101,7 +101,7 @@ def _task_of(path: Path) -> str | None:
     """Return the task of a model folder that Glassformer trained, from its `task.json`; None for any other model."""
     from glassformer.pipelines.pipeline_registry import TASK, read_about
 
-    if not (path / TASK).is_file() or (path / "origin.json").is_file():
+    if not (path / TASK).is_file():
         return None
     return str(read_about(path)["task"])
 

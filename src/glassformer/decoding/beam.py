@@ -25,17 +25,16 @@ Greedy search takes a, because 0.5 > 0.4, and ends with a text of at most 0.25. 
 "b END" with 0.36. The example of `BeamSearch` computes this.
 
 `reference/decoding.py` has the same search for one sentence in plain Python. With groups (`diverse_beam.py`) a sentence
-has several smaller beams. `recorded_beam.py` runs this search as recorded steps.
-
-All these files share a tie rule. Of continuations with equal totals the one whose hypothesis ranked higher comes first,
-then the likelier token, then the lower token id. Of finished texts with equal scores the one that ended earlier comes
-first, then the one that ranked higher, then the one of the earlier group. Whether totals are equal depends on rounding:
-on another CPU or in another batch they may differ in the last bit.
+has several smaller beams. `recorded_beam.py` runs this search as recorded steps. All these files share a tie rule. Of
+continuations with equal totals the one whose hypothesis ranked higher comes first, then the likelier token, then the
+lower token id. Of finished texts with equal scores the one that ended earlier comes first, then the one that ranked
+higher, then the one of the earlier group. Whether totals are equal depends on rounding: on another CPU or in another
+batch they may differ in the last bit.
 
 Shapes: B sentences, G groups (1 without diverse beam search), K hypotheses per beam, V vocabulary, L written tokens.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -98,6 +97,7 @@ def beam_steps(
     *,
     end: int,
     max_new: Sequence[int],
+    make_search: "Callable[..., BeamSearch] | None" = None,
 ) -> Generator[BeamStep, None, list[list[Hypothesis]]]:
     """Run a beam search and yield each step. The generator's return value is the finished texts of each sentence.
 
@@ -106,10 +106,10 @@ def beam_steps(
             each sentence, next to each other.
         given: The tokens before the new ones, (B, T): left-padded prompts, or BEGIN for an encoder-decoder.
         mask: False at left padding, (B, T).
-        max_new: The limit of new tokens of each sentence.
+        max_new: The limit of new tokens of each sentence. `make_search` is called instead of `BeamSearch`.
     """
     limits = torch.tensor(max_new, device=given.device)
-    search = BeamSearch(runner, given, mask, config, end, limits, capacity=max(max_new))
+    search = (make_search or BeamSearch)(runner, given, mask, config, end, limits, capacity=max(max_new))
     with capture_source_attention(runner.model, config) as looked:
         scores = runner.prefill(given, mask, copies=config.num_beams)  # (B·G·K, V)
         for n_written in range(max(max_new)):

@@ -1,41 +1,63 @@
 """Build the explanation of one text: every number that the explorer page shows, as one JSON object."""
 
+import html
 import json
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from glassformer.inspect.ablation import ablate
+from glassformer.inspect.attribution import describe_attribution
+from glassformer.inspect.beam_tree import trace_beam
 from glassformer.inspect.explain_options import ExplainOptions
+from glassformer.inspect.head_ablation import measure_heads
+from glassformer.inspect.health import check_health
 from glassformer.inspect.json_values import number, numbers
+from glassformer.inspect.learning import describe_learning
+from glassformer.inspect.lens import describe_lens
+from glassformer.inspect.next_tokens import describe_next
 from glassformer.inspect.objective import Objective
-from glassformer.inspect.pipeline_text import ModelText, read_text, source_tokenizer
-from glassformer.inspect.stack_numbers import describe_rollout, describe_stacks, record_text
+from glassformer.inspect.page_file import page_html, write_page_file
+from glassformer.inspect.pipeline_text import ModelText, end_of, read_text, source_tokenizer, writing_settings
+from glassformer.inspect.position_pictures import describe_positions
+from glassformer.inspect.stack_numbers import describe_stacks, pack_map, record_text, roll_out
 from glassformer.models.transformer import Model
-from glassformer.pipelines.pipeline import Pipeline
+from glassformer.pipelines.pipeline import Pipeline, check_text
+from glassformer.progress import Step
+from glassformer.text.merge_steps import cut_text
 
 VERSION = 1
-CANDIDATES = 50
-"""How many next tokens are listed at each position."""
 
 
 class Explanation:
-    """The explanation of one text: `data` holds it as JSON values."""
+    """The explanation of one text: `data` holds it as JSON values. A notebook shows it as a page."""
 
     def __init__(self, data: dict[str, Any]):
         self.data = data
+
+    def save(self, path: Path | str) -> None:
+        """Write the page as one HTML file, which needs no other file and no network."""
+        write_page_file(Path(path), self.data)
+
+    def _repr_html_(self) -> str:
+        page = html.escape(page_html(self.data), quote=True)
+        return f'<iframe srcdoc="{page}" title="Explanation" style="width: 100%; height: 720px; border: 0"></iframe>'
 
     def to_json(self) -> str:
         """Return the explanation as JSON."""
         return json.dumps(self.data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
-def explain(pipe: Pipeline, text: str, *, name: str = "model", **options: Any) -> Explanation:
+def explain(
+    pipe: Pipeline, text: str, *, name: str = "model", run: Path | str | None = None, **options: Any
+) -> Explanation:
     """Explain what a model does with one text. `options` are the fields of `ExplainOptions`.
 
     The model may be an encoder, a decoder or an encoder-decoder, trained here or loaded from another format. `name` is
-    what the page calls it.
+    what the page calls it; `run` is the folder of its training run, whose curve and checkpoints are shown.
 
     >>> import glassformer as gf
     >>> _ = gf.train("classification", data="reviews.tsv", out="my-classifier", minutes=5)
@@ -43,33 +65,47 @@ def explain(pipe: Pipeline, text: str, *, name: str = "model", **options: Any) -
     >>> explained.data["text"]["source"]["pieces"]
     [' it', ' is', ' good', '</s>']
     """
-    return Explanation(build_explanation(pipe, text, ExplainOptions(**options), name=name))
+    folder = None if run is None else Path(run)
+    return Explanation(build_explanation(pipe, text, ExplainOptions(**options), name=name, run=folder))
 
 
-def build_explanation(pipe: Pipeline, text: str, options: ExplainOptions, *, name: str = "model") -> dict[str, Any]:
-    """Return the explanation of one text as JSON values."""
+def build_explanation(
+    pipe: Pipeline, text: str, options: ExplainOptions, *, name: str = "model", run: Path | None = None
+) -> dict[str, Any]:
+    """Return the explanation of one text as JSON values. `run` is the folder of the model's training run."""
     model: Any = pipe.model  # type: ignore[attr-defined]
     was_training = model.training
     model.eval()
     try:
-        with torch.inference_mode():
-            return _build(pipe, model, text, options, name)
+        with torch.no_grad():
+            return _build(pipe, model, check_text(text), options, name, run)
     finally:
         model.train(was_training)
 
 
-def _build(pipe: Pipeline, model: Any, text: str, options: ExplainOptions, name: str) -> dict[str, Any]:
+def _build(
+    pipe: Pipeline, model: Any, text: str, options: ExplainOptions, name: str, run: Path | None
+) -> dict[str, Any]:
     baseline = None
     if options.ablate:
         whole = read_text(pipe, text, options)
         output = model(**whole.inputs())
         baseline = {"output": describe_output(pipe, whole, output, Objective(whole, output, pipe))}
         baseline["loss"] = baseline["output"]["loss"]
-    with ablate(model, options.ablate):
+    with ablate(model, options.ablate), Step("explaining", len(options.parts) + 1) as step:
         read = read_text(pipe, text, options)
-        run = record_text(read)
-        output = run.output
-        objective = Objective(read, output, pipe)
+        recorded = record_text(read)
+        objective = Objective(read, recorded.output, pipe)
+        maps = roll_out(read, recorded)
+        step.advance(1)
+
+        def part(name: str, compute: Callable[[], Any]) -> Any:
+            if name not in options.parts:
+                return None
+            found = compute()
+            step.advance(1)
+            return found
+
         return {
             "version": VERSION,
             "model": describe_model(model, name, pipe),
@@ -78,24 +114,40 @@ def _build(pipe: Pipeline, model: Any, text: str, options: ExplainOptions, name:
                 "source": read.source.to_json(),
                 "target": None if read.target is None else read.target.to_json(),
             },
-            "output": describe_output(pipe, read, output, objective),
+            "output": describe_output(pipe, read, recorded.output, objective),
             "baseline": baseline,
-            "stacks": describe_stacks(read, run),
-            "rollout": describe_rollout(read, run),
-            "positions": None,
-            "lens": None,
-            "next": describe_next(read, output),
-            "beam": None,
-            "attribution": None,
-            "ablation": None,
-            "learning": None,
-            "tokenization": {
-                "kind": source_tokenizer(pipe).kind,
-                "pieces": read.source.to_json()["pieces"],
-                "merges": None,
-            },
-            "health": None,
+            "stacks": part("attention", lambda: describe_stacks(read, recorded)),
+            "rollout": {name: pack_map(values) for name, values in maps.items()},
+            "positions": describe_positions(model),
+            "lens": part("lens", lambda: describe_lens(read, recorded.activations)),
+            "next": part("next", lambda: describe_next(read, recorded.output)),
+            "beam": part("beam", lambda: describe_beam(pipe, read, options)),
+            "attribution": part("attribution", lambda: describe_attribution(read, objective, maps, options.position)),
+            "ablation": part("ablation", lambda: measure_heads(pipe, read, objective, recorded.output)),
+            "learning": part("learning", lambda: run and describe_learning(pipe, read, options, run)),
+            "tokenization": describe_tokenization(source_tokenizer(pipe), text),
+            "health": part("health", lambda: check_health(read, objective)),
         }
+
+
+def describe_beam(pipe: Any, read: ModelText, options: ExplainOptions) -> dict[str, Any] | None:
+    """Return the tree of the beam search that wrote the text; None without a beam search."""
+    if read.target is None or options.target is not None:
+        return None
+    config = writing_settings(pipe, read, options)
+    if config.num_beams == 1 or config.max_new_tokens < 1:
+        return None
+    begin = read.target.ids[0] if read.model.kind == "encoder_decoder" else None
+    tokenizer = read.target.tokenizer
+    model: Any = read.model
+    return trace_beam(model, read.source.ids, config, begin=begin, end=end_of(tokenizer), tokenizer=tokenizer)
+
+
+def describe_tokenization(tokenizer: Any, text: str) -> dict[str, Any]:
+    """Return how a text is cut: its words, the tokens of each, and the merges of byte-pair encoding in order."""
+    cut = cut_text(tokenizer, text)
+    merges = None if cut.merges is None else [merge._asdict() for merge in cut.merges]
+    return {"kind": tokenizer.kind, "pieces": cut.words, "merges": merges}
 
 
 def describe_model(model: Model, name: str, pipe: Any = None) -> dict[str, Any]:
@@ -137,29 +189,4 @@ def describe_output(pipe: Any, read: ModelText, output: Tensor, objective: Objec
     else:
         kind = {"token_class": "tags", "language_model": "mask"}.get(head, "text")
         found |= {"kind": kind, "text": pipe.run(read.source.text)}
-    return found
-
-
-def describe_next(read: ModelText, output: Tensor) -> list[dict[str, Any]] | None:
-    """Return the most likely next tokens at each position of the target; None for a model that writes no text."""
-    if read.target is None or read.model.config.head != "language_model":
-        return None
-    logs = output[0].float().log_softmax(-1)  # (T, V)
-    best = logs.topk(min(CANDIDATES, logs.shape[1]), dim=-1)
-    rest = (1 - best.values.exp().sum(-1)).clamp_min(0)
-    tokenizer, found = read.target.tokenizer, []
-    for place, answer in enumerate(read.answers):
-        ids = best.indices[place].tolist()
-        chosen = None
-        if answer is not None:
-            chosen = {"id": answer, "token": tokenizer.tokens([answer])[0]}
-            chosen["log_probability"] = number(logs[place, answer])
-        values = zip(
-            ids, tokenizer.tokens(ids), output[0, place, ids].tolist(), best.values[place].tolist(), strict=True
-        )
-        candidates = [
-            {"id": i, "token": token, "logit": number(logit), "log_probability": number(log)}
-            for i, token, logit, log in values
-        ]
-        found.append({"position": place, "chosen": chosen, "candidates": candidates, "rest": number(rest[place])})
     return found

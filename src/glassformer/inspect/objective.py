@@ -69,11 +69,13 @@ class Objective:
         vectors = output if output.dim() == 2 else output.mean(1)
         return 1 - F.cosine_similarity(vectors, self.wanted.float()[None], dim=-1)
 
-    def log_probabilities(self, output: Tensor, place: int | None) -> Tensor:
-        """Return what attribution explains, for each row: the log-probability of the answer at one position.
+    def explained(self, output: Tensor, place: int | None) -> Tensor:
+        """Return the number that attribution explains, for each row: the log-probability of the answer at one position.
 
         Without a position it is that of the whole answer. For vectors it is the product with the whole model's vector.
         """
+        if self.head == "embedding":
+            return output.float() @ self.wanted.float()
         if place is None or place not in self.places:
             return -self.losses(output)
         wanted = int(self.wanted[self.places.index(place)])

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from glassformer.decoding import GenerationConfig
+from glassformer.inspect.explain_options import ExplainOptions
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel
 from glassformer.pipelines.blanks import put_marks, without_blanks
 from glassformer.pipelines.encoder_pipeline import EncoderPipeline
@@ -102,7 +103,7 @@ def find_spans(ids: Sequence[int], tokenizer: Any, text: str) -> list[list[int] 
     return spans
 
 
-def read_text(pipe: Pipeline, text: str, options: Any) -> ModelText:
+def read_text(pipe: Pipeline, text: str, options: ExplainOptions) -> ModelText:
     """Tokenize a text as the pipeline does, and let the model write its answer if it writes texts.
 
     `options` is an `ExplainOptions`: with a `target`, the model reads that text instead of writing one.
@@ -149,7 +150,7 @@ def _spans(read: Encoded, second_starts: int) -> list[list[int] | None]:
     ]
 
 
-def _of_decoder(pipe: Generator, text: str, options: Any) -> ModelText:
+def _of_decoder(pipe: Generator, text: str, options: ExplainOptions) -> ModelText:
     from glassformer.decoding import generate
 
     model, limit = pipe.model, pipe.model.config.max_len
@@ -159,13 +160,9 @@ def _of_decoder(pipe: Generator, text: str, options: Any) -> ModelText:
         ids = [*prompt, *_plain(pipe.tokenizer, options.target)]
         _check_room("target", len(ids), limit)
         return ModelText(model, source, _whole(source, ids), None, _most_likely(model, {"tokens": [ids]}))
-    room = options.max_tokens if limit is None else min(options.max_tokens, limit - len(prompt))
     written: list[int] = []
-    if room > 0:
-        config = options.generation(pipe.generation, max_new_tokens=room)
-        # A model of one long text has never seen special tokens (`LanguageModel`).
-        never = () if getattr(pipe, "has_documents", True) else tuple(sorted(pipe.tokenizer.special_ids))
-        config = replace(config, suppress_tokens=(*config.suppress_tokens, *never))
+    if limit is None or len(prompt) < limit:
+        config = writing_settings(pipe, ModelText(model, source), options)
         written = generate(model, [prompt], config, end=pipe.end)[0][0].tokens
     ids = [*prompt, *written]
     return ModelText(model, source, _whole(source, ids), None, _most_likely(model, {"tokens": [ids]}))
@@ -176,7 +173,7 @@ def _whole(source: SideTokens, ids: list[int]) -> SideTokens:
     return SideTokens(ids, source.tokenizer, source.text, spans, n_given=len(source.ids))
 
 
-def _of_encoder_decoder(pipe: Any, text: str, options: Any) -> ModelText:
+def _of_encoder_decoder(pipe: Any, text: str, options: ExplainOptions) -> ModelText:
     from glassformer.decoding import generate
 
     model, tokenizer, limit = pipe.model, pipe.target_tokenizer, pipe.model.config.max_len
@@ -192,13 +189,24 @@ def _of_encoder_decoder(pipe: Any, text: str, options: Any) -> ModelText:
         written = _plain(tokenizer, options.target)
         _check_room("target", len(written) + 1, limit)
     else:
-        config: GenerationConfig = options.generation(pipe.generation, max_new_tokens=options.max_tokens)
+        config = options.generation(pipe.generation, max_new_tokens=options.max_tokens)
         written = generate(model, [source], config, begin=begin, end=end_of(tokenizer))[0][0].tokens
         written = written[: len(written) if limit is None else limit - 1]
     ids = [begin, *written]
     target = SideTokens(ids, tokenizer, options.target or "", n_given=1)
     side = SideTokens(source, pipe.source_tokenizer, text, n_given=len(source))
     return ModelText(model, side, target, None, _most_likely(model, {"source": [source], "target": [ids]}))
+
+
+def writing_settings(pipe: Any, read: ModelText, options: ExplainOptions) -> GenerationConfig:
+    """Return the generation settings with which a pipeline writes the text of an explanation."""
+    room, limit = options.max_tokens, read.model.config.max_len
+    if isinstance(pipe, Generator):
+        room = room if limit is None else min(room, limit - len(read.source.ids))
+    config = options.generation(pipe.generation, max_new_tokens=room)
+    # A model of one long text has never seen special tokens (`LanguageModel`).
+    never = () if getattr(pipe, "has_documents", True) else tuple(sorted(pipe.tokenizer.special_ids))
+    return replace(config, suppress_tokens=(*config.suppress_tokens, *never))
 
 
 def end_of(tokenizer: Any) -> int:

@@ -1,6 +1,5 @@
 """The encoder-only model, as in BERT, MiniLM and ALBERT."""
 
-import torch
 from torch import Tensor
 
 from glassformer.models.blocks_from_config import make_embeddings, make_stack
@@ -67,15 +66,3 @@ class EncoderModel(Model):
         )
         x = self.embeddings(tokens, inputs.positions, token_types)
         return self.encoder(x, positions=inputs.positions, mask=inputs.mask)
-
-    def under(self, config: ModelConfig) -> "EncoderModel":
-        """Return a new model of this `config`, which must equal this model's config except for the head.
-
-        The new model's head is randomly initialized; all its other parameters are copied from this model.
-        """
-        other, own = EncoderModel(config), dict(self.named_parameters())
-        with torch.no_grad():
-            for name, parameter in other.named_parameters():
-                if not name.startswith("head."):
-                    parameter.copy_(own[name])
-        return other

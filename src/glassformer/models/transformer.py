@@ -1,5 +1,7 @@
 """The base class of the three kinds of model: config, head, cache and gradient checkpointing."""
 
+from typing import Self
+
 import torch
 from torch import Tensor, nn
 
@@ -45,6 +47,18 @@ class Model(nn.Module):
         `mask` is (B, T), True for real tokens; None means all are real.
         """
         return hidden if self.head is None else self.head(hidden, mask)
+
+    def under(self, config: ModelConfig) -> Self:
+        """Return a new model of this `config`, which must equal this model's config except for the head.
+
+        The new model's head is randomly initialized; all its other parameters are copied from this model.
+        """
+        other, own = type(self)(config), dict(self.named_parameters())
+        with torch.no_grad():
+            for name, parameter in other.named_parameters():
+                if not name.startswith("head."):
+                    parameter.copy_(own[name])
+        return other
 
     def _add_head(self, embeddings: Embeddings) -> None:
         self.head = make_head(self.config)

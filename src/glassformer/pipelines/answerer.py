@@ -10,8 +10,8 @@ from glassformer.decoding import GenerationConfig
 from glassformer.models import EncoderDecoderModel
 from glassformer.pipelines.examples import THEREFORE, Question, as_source
 from glassformer.pipelines.pipeline import LineAnswer, LineRequest, Pair, answer_of, check_text, each_pair
+from glassformer.pipelines.pretrained_base import AnyTokenizer
 from glassformer.pipelines.seq2seq_pipeline import Seq2SeqPipeline
-from glassformer.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:  # `glassformer run` imports no metrics
     from glassformer.metrics.scores import Scores
@@ -46,8 +46,8 @@ class Answerer(Seq2SeqPipeline[Question]):
     def __init__(
         self,
         model: EncoderDecoderModel,
-        source_tokenizer: Tokenizer,
-        target_tokenizer: Tokenizer,
+        source_tokenizer: AnyTokenizer,
+        target_tokenizer: AnyTokenizer,
         generation: GenerationConfig | None = None,
         *,
         quotes: bool = False,

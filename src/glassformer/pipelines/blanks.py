@@ -12,6 +12,13 @@ BLANK = "___"
 GAP_TOKENS = ("<before>", "<after>", "<middle>")
 """Special tokens of a code model that fills in gaps. They mark where the text before the gap, the text after the gap
 and the text of the gap itself begin. Plain text never encodes to them."""
+OTHER_GAP_TOKENS = (
+    ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
+    ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
+    ("<fim-prefix>", "<fim-suffix>", "<fim-middle>"),
+    ("\N{LOWER ONE EIGHTH BLOCK}<PRE>", "\N{LOWER ONE EIGHTH BLOCK}<SUF>", "\N{LOWER ONE EIGHTH BLOCK}<MID>"),
+)
+"""The same tokens of pretrained code models: Qwen-Coder, StarCoder and SmolLM, SantaCoder, CodeLlama."""
 STAND_IN = "x"
 """Replaces a blank while a line is tokenized, so that it becomes a separate word."""
 

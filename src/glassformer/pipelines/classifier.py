@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, overload
 import torch
 from torch import Tensor
 
-from glassformer.models import EncoderModel
+from glassformer.models import DecoderModel, EncoderModel
 from glassformer.pipelines.encoder_pipeline import EncoderPipeline, Reader, Texts, unknown_label
 from glassformer.pipelines.examples import LabeledExample
 from glassformer.pipelines.pipeline import (
@@ -33,9 +33,11 @@ class Prediction(NamedTuple):
 class Classifier(EncoderPipeline[LabeledExample]):
     """An encoder that assigns one label to a text or a pair of texts, or with `multi_label` any number of labels."""
 
-    task, head = "classification", "sequence_class"
+    task, head, accepts_decoder = "classification", "sequence_class", True
 
-    def __init__(self, model: EncoderModel, reader: Reader, *, labels: Sequence[str], multi_label: bool = False):
+    def __init__(
+        self, model: EncoderModel | DecoderModel, reader: Reader, *, labels: Sequence[str], multi_label: bool = False
+    ):
         if len(labels) != model.config.n_labels:
             raise ValueError(f"{len(labels)} labels for a model of {model.config.n_labels} classes: expected as many")
         super().__init__(model, reader, labels=list(labels), multi_label=multi_label)

@@ -5,10 +5,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, overload
 
 from glassformer.decoding import GenerationConfig
-from glassformer.pipelines.blanks import GAP_TOKENS
 from glassformer.pipelines.language_model import LanguageModel
 from glassformer.pipelines.pipeline import ManyTexts, check_text, each_text
-from glassformer.text.tokenizer import END
+from glassformer.pipelines.pretrained_base import gap_tokens
 
 if TYPE_CHECKING:  # `glassformer run` imports no metrics
     from glassformer.metrics.pass_at_k import Problem
@@ -43,9 +42,12 @@ class CodeModel(LanguageModel):
         """
         config = config or self.generation
         check_text(prefix, "prefix"), check_text(suffix, "suffix")
-        before, after, middle = (self.tokenizer.special_id(mark) for mark in GAP_TOKENS)
+        marks = gap_tokens(self.tokenizer)
+        if marks is None:
+            raise ValueError("the model has no tokens to mark a gap: expected a code model that was trained with --fim")
+        before, after, middle = (self.tokenizer.special_id(mark) for mark in marks)
         room = max(self.context - 4 - min(config.max_new_tokens, self.context // 4), 2)
-        left, right = self.tokenizer.encode(prefix), self.tokenizer.encode(suffix)
+        left, right = self.tokenizer.encode_plain(prefix), self.tokenizer.encode_plain(suffix)
         self.fit_inputs([left + right], room, lambda both: both)  # raises or counts; both sides are cut below
         n_right = min(len(right), max(room // 2, room - len(left)))
         n_left = min(len(left), room - n_right)
@@ -53,7 +55,7 @@ class CodeModel(LanguageModel):
         found = self.write_tokens(
             [[*self.start, *prompt]],
             replace(config, num_return_sequences=1),
-            end=END,
+            end=self.end,
             tokenizer=self.tokenizer,
         )
         return found[0][0].text or ""

@@ -81,6 +81,7 @@ def convert(
     origin = read_origin(path) if foreign is None else foreign.config
     if origin is not None:
         values = {key: origin[key] for key in origin if key.endswith("_token_id")} | _labels(origin, model)
+        values |= {} if foreign is not None else hf_labels(path, model)
         family = family_by_type(origin.get("model_type"))
     else:
         values = {"pad_token_id": PAD, "bos_token_id": BEGIN, "eos_token_id": END}

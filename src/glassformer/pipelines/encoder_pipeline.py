@@ -16,8 +16,9 @@ from glassformer.data.batching.labeled_batches import (
     LabeledRow,
     make_batch,
 )
-from glassformer.models import EncoderModel, ModelConfig
+from glassformer.models import DecoderModel, EncoderModel, ModelConfig
 from glassformer.models.heads import pool
+from glassformer.models.transformer import Model
 from glassformer.pipelines.pipeline import (
     READING_BATCH_TOKENS,
     LineAnswer,
@@ -26,17 +27,14 @@ from glassformer.pipelines.pipeline import (
     vector_answer,
 )
 from glassformer.pipelines.pipeline_registry import TASK
+from glassformer.pipelines.pretrained_base import read_base
 from glassformer.pipelines.settings import check_settings
 from glassformer.pipelines.trained_pipeline import ModelLoader, TrainedPipeline
 from glassformer.progress import Step
 from glassformer.text import Tokenizer
 from glassformer.text.encoded import Encoded
-from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
+from glassformer.text.pretrained_tokenizers import PretrainedTokenizer, tokenizer_files
 from glassformer.text.tokenizer import PAD, UNKNOWN
-
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
-"""Names of the tokenizer files that are copied from a pretrained checkpoint into the folder of a fine-tuned model."""
-
 
 Example = TypeVar("Example")
 CHUNK = 4096
@@ -76,13 +74,15 @@ class Reader:
 
     @classmethod
     def of_checkpoint(cls, folder: Path) -> "Reader":
-        """Return a reader, which turns texts into token ids, with the tokenizer of a pretrained checkpoint's folder."""
-        files = {
-            name: (folder / name).read_text(encoding="utf-8") for name in TOKENIZER_FILES if (folder / name).is_file()
-        }
-        if not files.keys() & {"tokenizer.json", "vocab.txt"}:
-            raise ValueError(f"{folder} has no tokenizer that can be copied: expected tokenizer.json or vocab.txt")
-        return cls(PretrainedTokenizer.from_folder(folder), files)
+        """Return a reader, which turns texts into token ids, with the tokenizer of a pretrained checkpoint.
+
+        `folder` may also be a model that was fine-tuned from one, or a GGUF file.
+        """
+        base = read_base(folder)
+        if base is not None:
+            return cls(base.source, dict(base.files))
+        # A folder of version 0.1, which has no origin.
+        return cls(PretrainedTokenizer.from_folder(folder), tokenizer_files(folder))
 
     @classmethod
     def from_folder(cls, folder: Path, kind: object) -> "Reader":
@@ -126,18 +126,22 @@ class EncoderPipeline(TrainedPipeline[Example]):
 
     head: ClassVar[str]
     """The kind of head that the model must have."""
+    accepts_decoder: ClassVar[bool] = False
+    """Whether the model may also be a decoder, whose head reads the last token of a text."""
 
-    def __init__(self, model: EncoderModel, reader: Reader, **settings: Any):
+    def __init__(self, model: EncoderModel | DecoderModel, reader: Reader, **settings: Any):
         if model.config.head != self.head:
             raise ValueError(f"the model has head={model.config.head!r}: expected {self.head!r}")
-        self.model: EncoderModel = model
+        self.model = model
         self.reader = reader
         self._settings = settings
 
     @override
     @classmethod
     def read_folder(cls, folder: Path, read_model: ModelLoader) -> Self:
-        model, settings = cls.open_folder(folder, EncoderModel, read_model)
+        model, settings = cls.open_folder(folder, Model, read_model)
+        if not isinstance(model, EncoderModel | DecoderModel if cls.accepts_decoder else EncoderModel):
+            raise ValueError(f"{folder} holds a model of kind {model.kind!r}: expected 'encoder'")
         reader = Reader.from_folder(folder, settings.pop("tokenizer", None))
         check_settings(cls, settings, folder / TASK)
         return cls(model, reader, **settings)
@@ -218,9 +222,10 @@ def read_batch(model: nn.Module, batch: LabeledBatch) -> Tensor:
 
 def mean_vectors(model: nn.Module, batch: LabeledBatch) -> Tensor:
     """Return the normalized mean of the last hidden states of each text in a batch: (B, T) -> (B, C)."""
-    assert isinstance(model, EncoderModel)
+    assert isinstance(model, EncoderModel | DecoderModel)
     types = batch.token_types if model.config.token_types else None
-    return F.normalize(pool(model.encode(batch.tokens, batch.mask, token_types=types), batch.mask, "mean"), dim=-1)
+    hidden_states = model.encode if isinstance(model, EncoderModel) else model.decode
+    return F.normalize(pool(hidden_states(batch.tokens, batch.mask, token_types=types), batch.mask, "mean"), dim=-1)
 
 
 Ask = Callable[[nn.Module, LabeledBatch], Tensor]

@@ -30,11 +30,11 @@ from glassformer.pipelines.pipeline import (
     each_text,
 )
 from glassformer.pipelines.pipeline_registry import TASK
+from glassformer.pipelines.pretrained_base import AnyTokenizer, document_start, read_base
 from glassformer.pipelines.seq2seq_pipeline import GENERATION, read_search
 from glassformer.pipelines.settings import check_settings
 from glassformer.pipelines.trained_pipeline import ModelLoader, TrainedPipeline
 from glassformer.text import Tokenizer
-from glassformer.text.tokenizer import END, UNKNOWN
 
 if TYPE_CHECKING:  # `glassformer run` imports no metrics
     from glassformer.metrics.scores import Scores
@@ -70,32 +70,41 @@ class LanguageModel(Generator, TrainedPipeline[Document]):
     def __init__(
         self,
         model: DecoderModel,
-        tokenizer: Tokenizer,
+        tokenizer: AnyTokenizer,
         generation: GenerationConfig | None = None,
         *,
         has_documents: bool = True,
+        window: int = 0,
     ):
-        super().__init__(model, tokenizer, generation or GenerationConfig())
-        self.tokenizer: Tokenizer = tokenizer
+        ends = () if isinstance(tokenizer, Tokenizer) else tokenizer.ends
+        super().__init__(model, tokenizer, generation or GenerationConfig(eos_token_id=ends))
         self.has_documents = has_documents
         """Whether the training data was many documents, separated by END, instead of one long text."""
+        self.window = window or self.context
+        """The number of tokens that `score` reads at once: those of a training window, at most the context."""
 
     @override
     @classmethod
     def read_folder(cls, folder: Path, read_model: ModelLoader) -> Self:
         model, about = cls.open_folder(folder, DecoderModel, read_model)
         check_settings(cls, about, folder / TASK)
-        tokenizer = Tokenizer.load(folder / "tokenizer.json")
-        return cls(model, tokenizer, read_search(folder), **about)
+        base = read_base(folder)
+        tokenizer = Tokenizer.load(folder / "tokenizer.json") if base is None else base.source
+        found = cls(model, tokenizer, read_search(folder), **about)
+        found.base_files = {} if base is None else base.files
+        return found
 
     @override
     def files(self) -> dict[str, str]:
-        search = json.dumps(self.generation.to_dict(), indent=2)
-        return {"tokenizer.json": self.tokenizer.to_json(), GENERATION: search}
+        texts = {GENERATION: json.dumps(self.generation.to_dict(), indent=2)}
+        if not isinstance(self.tokenizer, Tokenizer):
+            return {**self.base_files, **texts}
+        return {"tokenizer.json": self.tokenizer.to_json(), **texts}
 
     @override
     def settings(self) -> dict[str, Any]:
-        return {"has_documents": self.has_documents}
+        window = {} if self.window == self.context else {"window": self.window}
+        return {"has_documents": self.has_documents, **window}
 
     @property
     def context(self) -> int:
@@ -104,15 +113,19 @@ class LanguageModel(Generator, TrainedPipeline[Document]):
 
     @property
     def start(self) -> list[int]:
-        """The tokens that precede a text: END, or a line break if the model was trained on one long text."""
-        return [END] if self.has_documents else self.tokenizer.encode("\n")[:1] or [END]
+        """The tokens that precede a text: END, or a line break if the model was trained on one long text.
+
+        A pretrained model may have another token than END for it.
+        """
+        first = [document_start(self.tokenizer)]
+        return first if self.has_documents else self.tokenizer.encode_plain("\n")[:1] or first
 
     def read(self, text: str) -> list[int]:
         """Tokenize a prompt. The tokens of `start` come first if the model was trained on documents.
 
         An empty prompt becomes the tokens of `start` for every model.
         """
-        tokens = self.tokenizer.encode(text)
+        tokens = self.tokenizer.encode_plain(text)
         return tokens if tokens and not self.has_documents else [*self.start, *tokens]
 
     def answer_lines(self, lines: Sequence[str], request: LineRequest) -> list[LineAnswer]:
@@ -235,29 +248,32 @@ class LanguageModel(Generator, TrainedPipeline[Document]):
 
     def scoring_method(self) -> str:
         """Describe the sliding windows in which `score` reads a long text."""
-        return windows_in_words(self.context, max(1, self.context // 2))
+        return windows_in_words(self.window, max(1, self.window // 2))
 
     def score(self, examples: Sequence[Document], *, stride: int | None = None) -> "Scores":
         """Return bits per byte, nats per token and perplexity. Each token of each text is predicted once.
 
         A long text is read in windows of one context, `stride` tokens apart (by default half the context). If the model
         was trained on documents, the END token of each text is predicted and counted too. Bytes are counted after the
-        tokenizer's normalization, such as lower-casing.
+        normalization of our tokenizers, such as lower-casing.
         """
         from glassformer.metrics.perplexity import score_perplexity
         from glassformer.metrics.scores import Scores
 
-        texts = self.tokenizer.encode_batch([example.text for example in examples])
-        last = [END] if self.has_documents else []
-        rows = [[*self.start, *tokens, *last] for tokens in texts]
-        step = max(1, self.context // 2) if stride is None else stride
+        tokenizer, start = self.tokenizer, self.start
+        texts = tokenizer.encode_plain_batch([example.text for example in examples])
+        last = [self.end] if self.has_documents else []
+        rows = [[*start, *tokens, *last] for tokens in texts]
+        step = max(1, self.window // 2) if stride is None else stride
         size = self.batch_tokens or READING_BATCH_TOKENS
-        nats = -sum(score_long_texts(self.model, rows, context=self.context, stride=step, batch_tokens=size))
-        n_bytes = sum(len(self.tokenizer.normalize(example.text).encode()) for example in examples)
-        scores = score_perplexity(
-            nats, sum(len(row) - 1 for row in rows), n_bytes, by_character=self.tokenizer.is_of_characters
+        nats = -sum(score_long_texts(self.model, rows, context=self.window, stride=step, batch_tokens=size))
+        n_bytes = sum(
+            len((tokenizer.normalize(one.text) if isinstance(tokenizer, Tokenizer) else one.text).encode())
+            for one in examples
         )
-        n_unknown = sum(row.count(UNKNOWN) for row in texts)
+        by_character = isinstance(tokenizer, Tokenizer) and tokenizer.is_of_characters
+        scores = score_perplexity(nats, sum(len(row) - 1 for row in rows), n_bytes, by_character=by_character)
+        n_unknown = 0 if tokenizer.unknown is None else sum(row.count(tokenizer.unknown) for row in texts)
         if n_unknown:  # <unk> is easy to predict, so the score is too good
             return Scores(scores.values, dict.fromkeys(scores.values, f"{n_unknown} unknown characters"))
         return scores

@@ -29,9 +29,11 @@ from glassformer.pipelines.pipeline import (
     each_text,
 )
 from glassformer.pipelines.pipeline_registry import TASK
+from glassformer.pipelines.pretrained_base import AnyTokenizer, PretrainedBase, read_base
 from glassformer.pipelines.settings import check_settings
 from glassformer.pipelines.trained_pipeline import ModelLoader, TrainedPipeline
 from glassformer.text import Tokenizer
+from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
 from glassformer.text.tokenizer import BEGIN, END
 
 GENERATION = "generation_config.json"
@@ -63,8 +65,8 @@ class Seq2SeqPipeline(TrainedPipeline[Example]):
     def __init__(
         self,
         model: EncoderDecoderModel,
-        source_tokenizer: Tokenizer,
-        target_tokenizer: Tokenizer,
+        source_tokenizer: AnyTokenizer,
+        target_tokenizer: AnyTokenizer,
         generation: GenerationConfig | None = None,
         **settings: Any,
     ):
@@ -73,18 +75,43 @@ class Seq2SeqPipeline(TrainedPipeline[Example]):
         self.target_tokenizer = target_tokenizer
         self.generation = self.search if generation is None else generation
         self._settings = settings
+        self.begin, self.end = BEGIN, END
+        """Ids of the tokens with which the decoder starts, and which ends a text."""
+        self.base: PretrainedBase | None = None
+        """The pretrained model that it was fine-tuned from; None if its tokenizers are ours."""
+
+    def use_base(self, base: PretrainedBase) -> Self:
+        """Use the special tokens of a pretrained model, whose tokenizers the pipeline has, and return the pipeline."""
+        begin, end, pad = base.origin.get("decoder_start_token_id"), base.target.end, base.target.pad
+        size = self.model.config.vocab_size
+        if type(begin) is not int or not 0 <= begin < size or end is None:
+            raise ValueError(
+                f"the pretrained model has decoder_start_token_id={shown(begin)} and eos_token={shown(end)}: expected "
+                f"ids below {size} in its config.json"
+            )
+        self.base, self.begin, self.end, self.base_files = base, begin, end, base.files
+        if pad is not None and pad != end and pad not in self.generation.suppress_tokens:
+            # Marian has a logit for padding, which must never be generated.
+            never = (*self.generation.suppress_tokens, pad)
+            self.generation = replace(self.generation, suppress_tokens=never)
+        return self
 
     @classmethod
     def read_folder(cls, folder: Path, read_model: ModelLoader) -> Self:
         """Load the model, its settings, its tokenizers and its generation settings from a model folder."""
         model, about = cls.open_folder(folder, EncoderDecoderModel, read_model)
         check_settings(cls, about, folder / TASK)
+        base = read_base(folder)
+        if base is not None:
+            return cls(model, base.source, base.target, read_search(folder), **about).use_base(base)
         source, target = load_tokenizers(folder)
         return cls(model, source, target, read_search(folder), **about)
 
     @override
     def files(self) -> dict[str, str]:
         texts = {GENERATION: json.dumps(self.generation.to_dict(), indent=2)}
+        if not isinstance(self.source_tokenizer, Tokenizer) or not isinstance(self.target_tokenizer, Tokenizer):
+            return {**self.base_files, **texts}
         if self.source_tokenizer is self.target_tokenizer:
             return texts | {"tokenizer.json": self.source_tokenizer.to_json()}
         texts["source_tokenizer.json"] = self.source_tokenizer.to_json()
@@ -161,8 +188,8 @@ class Seq2SeqPipeline(TrainedPipeline[Example]):
         return self.write_tokens(
             sources,
             config,
-            begin=BEGIN,
-            end=END,
+            begin=self.begin,
+            end=self.end,
             with_log_probs=with_scores,
             batch_tokens=batch_tokens or self.batch_tokens or WRITING_BATCH_TOKENS,
         )
@@ -175,6 +202,9 @@ class Seq2SeqPipeline(TrainedPipeline[Example]):
         """Append END to the token ids of each source. One that exceeds `max_len` with END is refused or cut."""
         limit = self.model.config.max_len
         room = (limit or 1) - 1
+        tokenizer = self.source_tokenizer
+        if not isinstance(tokenizer, Tokenizer):  # its special tokens are there already
+            return self.fit_inputs(sources, limit, lambda ids: cut_marked(ids, limit or 1, self.kept, tokenizer))
 
         def cut(ids: list[int]) -> list[int]:
             return [*(ids[-1 - room : -1] if self.kept == "last" else ids[:room]), END]
@@ -190,13 +220,13 @@ class Seq2SeqPipeline(TrainedPipeline[Example]):
         The token lists `source_pieces` and `target_pieces` end with "(end)", the END token.
         """
         (source,) = self.read_sources([self.source_tokenizer.encode(check_text(text))])
-        written = generate(self.model, [source], self.generation, begin=BEGIN, end=END)[0][0].tokens
+        written = generate(self.model, [source], self.generation, begin=self.begin, end=self.end)[0][0].tokens
         target = written[
             : (self.model.config.max_len or len(written) + 1) - 1
         ]  # BEGIN and the target must fit into max_len
         device = next(self.model.parameters()).device
         with torch.inference_mode(), capture_attention(self.model, kinds=["cross_attn"]) as captured:
-            self.model(torch.tensor([source], device=device), torch.tensor([[BEGIN, *target]], device=device))
+            self.model(torch.tensor([source], device=device), torch.tensor([[self.begin, *target]], device=device))
         weights = torch.stack([captured[name][0] for name in captured])
         return Explained(
             self.target_tokenizer.decode(target),
@@ -204,6 +234,18 @@ class Seq2SeqPipeline(TrainedPipeline[Example]):
             [*self.target_tokenizer.tokens(target), "(end)"],
             weights.float().cpu(),
         )
+
+
+def cut_marked(ids: list[int], limit: int, kept: Kept, tokenizer: PretrainedTokenizer) -> list[int]:
+    """Return at most `limit` of the ids of a text with special tokens, which stay at both ends.
+
+    `kept` decides which tokens of the text are kept, the "first" or the "last" ones.
+    """
+    if len(ids) <= limit:
+        return ids
+    if kept != "last":
+        return [*ids[: limit - 1], ids[-1]]
+    return [ids[0], *ids[len(ids) - limit + 1 :]] if ids[0] in tokenizer.special_ids else ids[-limit:]
 
 
 def read_search(folder: Path) -> GenerationConfig:

@@ -2,7 +2,7 @@
 
 import json
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
@@ -29,6 +29,9 @@ class TrainedPipeline(Pipeline, Generic[Example]):
     """The name of the pipeline's task in `task.json` and on the command line."""
     model: Any
     """An EncoderModel, a DecoderModel or an EncoderDecoderModel."""
+    base_files: Mapping[str, str] = {}
+    """Files of the pretrained model that it was fine-tuned from (`pretrained_base.py`); empty if it has a tokenizer
+    that Glassformer trained."""
 
     @abstractmethod
     def score(self, examples: Sequence[Example]) -> "Scores":

@@ -22,7 +22,6 @@ from glassformer.serve.api_errors import ApiError
 from glassformer.serve.compute_thread import ComputeThread, Lane
 from glassformer.serve.server_options import BatchOptions, RequestLimits
 from glassformer.serve.token_bytes import TokenBytes
-from glassformer.text.tokenizer import BEGIN, END
 
 _LOG = logging.getLogger(__name__)
 _NAME = re.compile(r"[\w][\w.:/-]{0,99}")
@@ -203,7 +202,7 @@ def _engine_options(pipeline: Any) -> dict[str, Any] | None:
     if isinstance(pipeline, Generator):
         return {"end": pipeline.end, "tokenizer": pipeline.tokenizer}
     if isinstance(pipeline, Seq2SeqPipeline):
-        return {"begin": BEGIN, "end": END, "tokenizer": pipeline.target_tokenizer}
+        return {"begin": pipeline.begin, "end": pipeline.end, "tokenizer": pipeline.target_tokenizer}
     if isinstance(pipeline, TextToText):
         end = pipeline.target_tokenizer.end
         return {"begin": pipeline.begin, "end": -1 if end is None else end, "tokenizer": pipeline.target_tokenizer}

@@ -18,8 +18,7 @@ from glassformer.pipelines.blanks import GAP_TOKENS
 from glassformer.tasks.configs.small_models import small_decoder
 from glassformer.tasks.decoder_task import DecoderTask
 from glassformer.tasks.evaluation import EvalOptions, ScoreReport
-from glassformer.tasks.language import DocumentData, LanguageConfig
-from glassformer.text.tokenizer import UNKNOWN
+from glassformer.tasks.language import LanguageConfig, TextFileData
 
 if TYPE_CHECKING:
     from glassformer.data.batching.token_stream import TokenStream
@@ -31,7 +30,7 @@ the context."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class CodeData(DocumentData):
+class CodeData(TextFileData):
     """Options that choose the data for code modeling: source files, folders of them, or a corpus."""
 
     suffixes: tuple[str, ...] = (".py",)
@@ -49,7 +48,7 @@ class CodeConfig(LanguageConfig):
 
     FIRST_OPTIONS = ("data", "valid", "suffixes")
 
-    data: CodeData = field(default_factory=CodeData)
+    data: CodeData = field(default_factory=CodeData)  # type: ignore[assignment]  # files are cut for filling in gaps
     context: Count = 256
     """Number of tokens that the model reads at once."""
     fim: Probability = 0.5
@@ -92,9 +91,16 @@ class Code(DecoderTask):
         Some pieces are written with their middle last (fill-in-the-middle), so that the model learns to fill gaps.
         """
         from glassformer.data.batching.token_stream import write_stream
+        from glassformer.pipelines.pretrained_base import gap_tokens
 
         config, tokenizer = self.config, pipeline.tokenizer
-        before, after, middle = (tokenizer.special_id(mark) for mark in GAP_TOKENS)
+        marks = gap_tokens(tokenizer)
+        if marks is None and config.fim:
+            raise ValueError(
+                f"fim={config.fim}: the tokenizer of --from {config.start_from} has no tokens that mark a gap: "
+                "expected --fim 0"
+            )
+        before, after, middle = (-1, -1, -1) if marks is None else map(tokenizer.special_id, marks)
         texts = (
             parts
             for document in documents
@@ -105,9 +111,9 @@ class Code(DecoderTask):
         return write_stream(
             folder,
             texts,
-            lambda chunk: encode_fill_in_middle(chunk, tokenizer.encode_batch, (before, after, middle)),
+            lambda chunk: encode_fill_in_middle(chunk, tokenizer.encode_plain_batch, (before, after, middle)),
             has_documents=True,
-            unknown=UNKNOWN,
+            **self.marks(pipeline),
             size=lambda parts: sum(len(part.encode()) for part in parts if part),
         )
 

@@ -1,6 +1,5 @@
 """The base class of tasks that train a decoder on documents. Importing it does not import torch."""
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,18 +12,23 @@ from glassformer.metrics.perplexity import compressed_bits
 from glassformer.metrics.scores import Scores
 from glassformer.tasks.configs.corpus_size import CHARACTERS_PER_TOKEN, CorpusSize
 from glassformer.tasks.configs.shared import Splits
-from glassformer.tasks.prepared import MORE_DATA, Initialized, Prepared, skipped_note, stored_tokenizer
+from glassformer.tasks.large_data import tokenize_large
+from glassformer.tasks.prepared import MORE_DATA, Initialized, Prepared, skipped_note, skipped_of, stored_tokenizer
 from glassformer.tasks.task import Task
 from glassformer.text import Tokenizer
-from glassformer.text.tokenizer import UNKNOWN
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from glassformer.data.batching.packed_windows import PackedBatch, PackedBatches
+    from glassformer.data.batching.mixed_batches import MixedBatches
+    from glassformer.data.batching.packed_windows import PackedBatch
+    from glassformer.data.batching.stream_shards import StreamShards
     from glassformer.data.batching.token_stream import TokenStream
+    from glassformer.models import DecoderModel
     from glassformer.models.transformer import Model
+    from glassformer.pipelines.pretrained_base import PretrainedBase
     from glassformer.training.run_folder import RunFolder
+    from glassformer.training.train_config import TrainConfig
 
 MAX_VALID = 1 << 18
 """Largest number of characters that each validation scores."""
@@ -53,14 +57,23 @@ class DecoderTask(Task[Document, "PackedBatch"]):
             if run is None
             else run.keep_json("has_documents.json", lambda: self.has_documents(train))
         )
+        corpus = self.tokenized
         if folder is not None:
-            model, tokenizer = load_decoder(folder, self.special_tokens, self.name, config.base_flag)
+            model, found = load_decoder(folder, self.special_tokens, self.name, config.base_flag)
+            if not isinstance(found, Tokenizer):
+                return Initialized(self._fine_tuned(model, found, has_documents))
+            tokenizer = found
             model = grow_to(model, config, max_len=model.config.max_len)
         else:
             texts = (document.text for document in train)
             size, how = config.model.vocab_size, config.tokenizer
             tokenizer = stored_tokenizer(
-                run, lambda: Tokenizer.train(texts, size, how, more_special=self.special_tokens)
+                run,
+                lambda: (
+                    Tokenizer.train(texts, size, how, more_special=self.special_tokens)
+                    if corpus is None
+                    else corpus.tokenizer()
+                ),
             )
             torch.manual_seed(config.train.seed)
             model = DecoderModel(replace(config.model, vocab_size=tokenizer.vocab_size, max_len=config.context))
@@ -71,9 +84,22 @@ class DecoderTask(Task[Document, "PackedBatch"]):
             )
         return Initialized(self.pipeline_class()(model, tokenizer, has_documents=has_documents))
 
+    def _fine_tuned(self, model: "DecoderModel", base: "PretrainedBase", has_documents: bool) -> Any:
+        """Return the pipeline of a pretrained decoder with its own tokenizer."""
+        config, limit = self.config, model.config.max_len
+        check_fine_tuning(config)
+        if limit is not None and config.context > limit:
+            raise ValueError(
+                f"context={config.context}: expected at most {limit}, the limit of the model of --from "
+                f"{config.start_from}"
+            )
+        pipeline = self.pipeline_class()(model, base.source, has_documents=has_documents, window=config.context)
+        pipeline.base_files = base.files
+        return pipeline
+
     def has_documents(self, train: Iterable[Document]) -> bool:
         """Whether the data is several documents, separated by an end token, instead of one long text."""
-        return not is_one_text(train)
+        return not is_one_text(train) if self.tokenized is None else self.tokenized.has_documents
 
     @override
     def prepare(self, run: "RunFolder") -> Prepared[Document, "PackedBatch"]:
@@ -82,14 +108,26 @@ class DecoderTask(Task[Document, "PackedBatch"]):
         from glassformer.pipelines.language_model import windows_in_words
 
         train, context = self.config.train, self.config.context
-        splits: Splits[Document] = self.config.data.splits()
+        corpus = tokenize_large(self, run)
+        if corpus is None:
+            splits: Splits[Document] = self.config.data.splits()
+        else:
+            splits = Splits((), corpus.valid_examples(self.config.data))
         valid = list(splits.valid)
         if not valid:
             raise ValueError(f"no text is left for validation: {MORE_DATA}")
         pipeline, _ = self.initialize(splits.train, run)
         folder = run.tokens / "stream"
-        stream = TokenStream(folder) if run.has_tokens(folder.name) else self.write(folder, splits.train, pipeline)
-        batches = PackedBatches(stream, context, train.max_tokens, train.seed)
+        stream: TokenStream | StreamShards
+        batches: PackedBatches | MixedBatches[Any]
+        if corpus is None:
+            stream = TokenStream(folder) if run.has_tokens(folder.name) else self.write(folder, splits.train, pipeline)
+            batches = PackedBatches(stream, context, train.max_tokens, train.seed)
+        else:
+            stream = corpus.stream()
+            batches = corpus.window_batches(
+                context, max_tokens=train.max_tokens, seed=train.seed, mix=self.config.data.mix
+            )
         scored = first_characters(valid, MAX_VALID)
         notes = [self.describe(stream, valid, pipeline.tokenizer, batches)]
         if len(scored) < len(valid) or scored[-1] != valid[-1]:
@@ -104,7 +142,7 @@ class DecoderTask(Task[Document, "PackedBatch"]):
             batches,
             evaluate,
             valid,
-            [*notes, *skipped_note(Counter(getattr(splits.train, "skipped", ())))],
+            [*notes, *skipped_note(skipped_of(splits.train) if corpus is None else corpus.skipped)],
             n_train=stream.n_documents,
             validation=f"{windows_in_words(context, context)}, the first {n_valid:,} characters of "
             + self.scored_on("validation", len(valid)),
@@ -115,19 +153,27 @@ class DecoderTask(Task[Document, "PackedBatch"]):
         from glassformer.data.batching.token_stream import write_stream
 
         texts = (document.text for document in documents)
-        encode, has_documents = pipeline.tokenizer.encode_batch, pipeline.has_documents
-        return write_stream(folder, texts, encode, has_documents=has_documents, unknown=UNKNOWN)
+        encode = pipeline.tokenizer.encode_plain_batch
+        return write_stream(folder, texts, encode, has_documents=pipeline.has_documents, **self.marks(pipeline))
+
+    def marks(self, pipeline: Any) -> dict[str, Any]:
+        """Return the ids around documents, and that of unknown characters, as keyword arguments of `write_stream`."""
+        from glassformer.pipelines.pretrained_base import document_start
+
+        tokenizer = pipeline.tokenizer
+        return {"begin": document_start(tokenizer), "end": tokenizer.end, "unknown": tokenizer.unknown}
 
     def describe(
-        self, stream: "TokenStream", valid: Sequence[Document], tokenizer: Tokenizer, batches: "PackedBatches"
+        self, stream: "TokenStream | StreamShards", valid: Sequence[Document], tokenizer: Any, batches: Any
     ) -> str:
         """Return the line about the training text that is printed before training: its bytes, tokens and batches."""
         kind = f"{stream.n_documents:,} documents" if stream.has_documents else "one long text"
         unknown = f", {stream.n_unknown:,} of them unknown" if stream.n_unknown else ""
         n_valid = sum(len(document.text.encode()) for document in valid)
+        windows = getattr(batches, "corpora", [batches])[0]  # all corpora of a mix have windows of the same size
         return (
             f"{kind} to learn from: {stream.n_bytes:,} bytes, {len(stream):,} tokens of {tokenizer.vocab_size:,} "
-            f"kinds{unknown}; {n_valid:,} bytes to validate on; {batches.rows} windows of {batches.width} tokens a "
+            f"kinds{unknown}; {n_valid:,} bytes to validate on; {windows.rows} windows of {windows.width} tokens a "
             f"batch, {len(batches):,} batches an epoch"
         )
 
@@ -151,25 +197,11 @@ class DecoderTask(Task[Document, "PackedBatch"]):
 
     @override
     def loss(self, model: Any, batch: "PackedBatch") -> "Tensor":
-        from glassformer.data.batching.labeled_batches import IGNORED
-        from glassformer.data.batching.pair_batches import hide_words
-        from glassformer.training.fused_loss import token_loss
-
-        tokens, smoothing = hide_words(batch.tokens, self.config.train.word_dropout), self.config.train.label_smoothing
-        return token_loss(
-            model,
-            lambda: model(tokens, segments=batch.segments),
-            batch.targets,
-            smoothing=smoothing,
-            ignore=IGNORED,
-        )
+        return packed_loss(model, self.config.train, batch)
 
     @override
     def flops(self, model: "Model", batch: "PackedBatch") -> int:
-        from glassformer.models.costs import training_flops
-
-        rows, length = batch.tokens.shape
-        return training_flops(model.config, batch=rows, target_length=length)
+        return packed_flops(model, batch)
 
     @override
     def baseline(self, splits: Splits[Document]) -> tuple[str, Scores]:
@@ -186,6 +218,49 @@ class DecoderTask(Task[Document, "PackedBatch"]):
         alone, primed = compressed_bits(valid), compressed_bits(valid, after=train)
         how = f"xz at its best on the held-out text; behind the training text it needs {primed:.4f} bits a byte"
         return how, Scores({"bits_per_byte": alone, "bits_per_byte_after_training_text": primed})
+
+
+def packed_loss(model: Any, config: "TrainConfig", batch: "PackedBatch") -> "Tensor":
+    """Return the summed loss of the targets of a packed batch, with word dropout and label smoothing as configured."""
+    from glassformer.data.batching.labeled_batches import IGNORED
+    from glassformer.data.batching.pair_batches import hide_words
+    from glassformer.training.fused_loss import token_loss
+
+    tokens = hide_words(batch.tokens, config.word_dropout)
+    return token_loss(
+        model,
+        lambda: model(tokens, segments=batch.segments),
+        batch.targets,
+        smoothing=config.label_smoothing,
+        ignore=IGNORED,
+    )
+
+
+def packed_flops(model: "Model", batch: "PackedBatch") -> int:
+    """Return the number of floating-point operations of training on a packed batch."""
+    from glassformer.models.costs import training_flops
+
+    rows, length = batch.tokens.shape
+    return training_flops(model.config, batch=rows, target_length=length)
+
+
+def check_fine_tuning(config: Any) -> None:
+    """Raise ValueError if the config asks for something that a model of another library cannot do."""
+    if config.grow_from is not None:
+        raise ValueError(
+            f"--grow-from {config.grow_from}: the model was not trained by Glassformer: expected a folder that "
+            "`glassformer train` wrote; --from fine-tunes models of other libraries"
+        )
+    if config.train.word_dropout:
+        raise ValueError(
+            f"word_dropout={config.train.word_dropout}: expected 0, the model of --from {config.start_from} was not "
+            "trained with hidden words"
+        )
+    if config.tokenizer.bpe_dropout:
+        raise ValueError(
+            f"bpe_dropout={config.tokenizer.bpe_dropout}: expected 0, the model of --from {config.start_from} "
+            "keeps its own tokenizer"
+        )
 
 
 def first_characters(documents: Sequence[Document], limit: int) -> list[Document]:

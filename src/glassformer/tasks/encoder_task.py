@@ -84,8 +84,16 @@ class EncoderTask(Task[Example, "LabeledBatch"]):
         head, settings = found if run is None else run.keep_json("head.json", lambda: found)
         if config.base_model is not None:
             keep_if = None if config.grow_from is None else settings
-            model, reader = load_encoder(config.base_model, kind.head, head, keep_if, config.base_flag)
-            return Initialized(kind(grow_to(model, config), reader, **settings), new_head_parameters(model))
+            model, reader = load_encoder(
+                config.base_model,
+                kind.head,
+                head,
+                keep_if,
+                config.base_flag,
+                accepts_decoder=kind.accepts_decoder and config.grow_from is None,
+            )
+            grown = grow_to(model, config) if isinstance(model, EncoderModel) else model
+            return Initialized(kind(grown, reader, **settings), new_head_parameters(model))
         texts = [text for example in examples for text in self._inputs(example)]
         parts = (part for text in texts for part in text if part is not None)
         own = stored_tokenizer(run, lambda: Tokenizer.train(parts, config.model.vocab_size, config.tokenizer))
@@ -163,10 +171,11 @@ class EncoderTask(Task[Example, "LabeledBatch"]):
         return batches[0] if len(batches) == 1 else CycledBatches(batches)
 
     def outputs(self, model: "nn.Module", batch: "LabeledBatch") -> "Tensor":
-        """Return the outputs of the model's head for a batch, in float32."""
+        """Return the outputs of the model's head for a batch, in float32 or wider."""
         from glassformer.pipelines.encoder_pipeline import read_batch
 
-        return read_batch(model, batch).float()
+        found = read_batch(model, batch)
+        return found if found.element_size() > 4 else found.float()
 
     def class_loss(self, model: "nn.Module", batch: "LabeledBatch") -> "Tensor":
         """Return the summed training loss of a head that predicts one label per text or per token.
@@ -207,7 +216,8 @@ class EncoderTask(Task[Example, "LabeledBatch"]):
         from glassformer.models.costs import training_flops
 
         rows, length = batch.tokens.shape
-        once = training_flops(model.config, batch=rows, source_length=length)
+        side = "target_length" if model.kind == "decoder" else "source_length"
+        once = training_flops(model.config, batch=rows, **{side: length})
         return 2 * once if self.config.train.r_drop else once
 
     def _inputs(self, example: Example) -> list[Texts]:

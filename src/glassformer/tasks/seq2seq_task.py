@@ -1,6 +1,5 @@
 """The base class of tasks that train an encoder-decoder on pairs of texts. Importing it does not import torch."""
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -10,14 +9,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from typing_extensions import override
 
 from glassformer.data.batching.token_files import EncodeBatch, Kept, TextPair, TokenFiles, write_token_files
-from glassformer.tasks.prepared import MORE_DATA, Initialized, Prepared, skipped_note, stored_tokenizer
+from glassformer.tasks.configs.shared import Splits
+from glassformer.tasks.decoder_task import check_fine_tuning
+from glassformer.tasks.large_data import tokenize_large
+from glassformer.tasks.prepared import MORE_DATA, Initialized, Prepared, skipped_note, skipped_of, stored_tokenizer
 from glassformer.tasks.task import Task
 from glassformer.text import BpeDropout, Tokenizer
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from glassformer.data.batching.pair_batches import PairBatch, TokenBudgetBatches
+    from glassformer.data.batching.pair_batches import AnyPairBatch, PairBatch, TokenBudgetBatches
     from glassformer.models import EncoderDecoderModel
     from glassformer.models.transformer import Model
     from glassformer.training.run_folder import RunFolder
@@ -44,11 +46,16 @@ class Seq2SeqTask(Task[Example, "PairBatch"]):
         import torch
 
         from glassformer.models import EncoderDecoderModel
-        from glassformer.tasks.warm_start import grow_to, load_seq2seq
+        from glassformer.pipelines.seq2seq_pipeline import load_tokenizers
+        from glassformer.tasks.warm_start import grow_to, load_any_seq2seq
 
         config, kind = self.config, self.pipeline_class()
         if config.base_model is not None:
-            model, source, target = load_seq2seq(config.base_model, config.base_flag)
+            model, base = load_any_seq2seq(config.base_model, config.base_flag)
+            if base is not None:
+                check_fine_tuning(config)
+                return Initialized(kind(model, base.source, base.target, **self.settings()).use_base(base))
+            source, target = load_tokenizers(config.base_model)
             return Initialized(kind(grow_to(model, config), source, target, **self.settings()))
         source, target = self._train_tokenizers(train, run)
         source_size = None if config.model.source_vocab_size is None else source.vocab_size
@@ -66,6 +73,12 @@ class Seq2SeqTask(Task[Example, "PairBatch"]):
             self.config.model.vocab_size,
             self.config.model.source_vocab_size,
         )
+        if self.tokenized is not None:
+            corpus, names = self.tokenized, ("tokenizer.json",)
+            if source_size is not None:
+                names = ("source_tokenizer.json", "target_tokenizer.json")  # type: ignore[assignment]
+            found = [stored_tokenizer(run, partial(corpus.tokenizer, name), name) for name in names]
+            return found[0], found[-1]
         if source_size is None:
             texts = (text for pair in train for text in (pair.source, pair.target))
             joint = stored_tokenizer(run, lambda: Tokenizer.train(texts, size, how))
@@ -80,11 +93,15 @@ class Seq2SeqTask(Task[Example, "PairBatch"]):
 
     @override
     def prepare(self, run: "RunFolder") -> Prepared[Example, "PairBatch"]:
-        from glassformer.data.batching.pair_batches import CycledBatches, TokenBudgetBatches
+        from glassformer.data.batching.pair_batches import CycledBatches, NumberedBatches, PairMarks, TokenBudgetBatches
 
-        train, splits = self.config.train, self.config.data.splits()
+        train, corpus = self.config.train, tokenize_large(self, run)
+        if corpus is None:
+            splits: Splits[Example] = self.config.data.splits()
+        else:
+            splits = Splits((), corpus.valid_examples(self.config.data))
         valid_pairs, test_pairs = list(islice(splits.valid, MAX_VALID)), list(splits.test)
-        if next(iter(splits.train), None) is None:
+        if corpus is None and next(iter(splits.train), None) is None:
             raise ValueError("no pairs are left to learn from: expected more data; the files may be empty")
         if not valid_pairs:
             flags = " and ".join(
@@ -92,19 +109,28 @@ class Seq2SeqTask(Task[Example, "PairBatch"]):
             )
             raise ValueError(f"no pairs are left for validation: {MORE_DATA.replace('--valid', flags)}")
         pipeline, _ = self.initialize(splits.train, run)
-        files = self.tokenize(run, pipeline, splits.train)
         (valid_files,) = self.tokenize(run, pipeline, splits.valid, is_train=False)
-        batches = CycledBatches(
-            [TokenBudgetBatches(one, max_tokens=train.max_tokens, seed=train.seed) for one in files]
-        )
-        valid = TokenBudgetBatches(valid_files, max_tokens=train.max_tokens)
+        base = pipeline.base
+        marks = None if base is None else PairMarks(base.target.pad or 0, pipeline.begin)
+        sizes: dict[str, Any] = {"max_tokens": train.max_tokens, "seed": train.seed}
+        versions: list[NumberedBatches[Any]]
+        if corpus is None:
+            files = self.tokenize(run, pipeline, splits.train)
+            versions = [TokenBudgetBatches(one, marks=marks, **sizes) for one in files]
+            n_train, n_long, skipped = len(files[0]), max(one.n_long for one in files), skipped_of(splits.train)
+        else:
+            numbers = range(len(corpus.versions))
+            versions = [corpus.pair_batches(number, mix=self.config.data.mix, **sizes) for number in numbers]
+            n_train, n_long, skipped = corpus.size.examples - corpus.n_long, corpus.n_long, corpus.skipped
+        batches = CycledBatches(versions)
+        valid = TokenBudgetBatches(valid_files, max_tokens=train.max_tokens, marks=marks)
 
         def evaluate() -> dict[str, float]:
             return {**self.check(pipeline, valid_pairs), "loss": validation_loss(pipeline.model, valid)}
 
         cut = ", and cut" if self.cuts_long else ""
         notes = [
-            f"{len(files[0]):,} pairs to learn from ({max(one.n_long for one in files)} too long{cut}), "
+            f"{n_train:,} pairs to learn from ({n_long} too long{cut}), "
             f"{len(valid_pairs)} to validate on; {pipeline.target_tokenizer.vocab_size:,} tokens; "
             f"{len(batches)} batches an epoch, {batches.padding_share():.1%} of them padding"
         ]
@@ -113,8 +139,8 @@ class Seq2SeqTask(Task[Example, "PairBatch"]):
             batches,
             evaluate,
             test_pairs or valid_pairs,
-            [*notes, *skipped_note(Counter(getattr(splits.train, "skipped", ())))],
-            n_train=len(files[0]),
+            [*notes, *skipped_note(skipped)],
+            n_train=n_train,
             is_test=bool(test_pairs),
             validation=self.scored_on("validation", len(valid_pairs), "greedy"),
         )
@@ -134,8 +160,11 @@ class Seq2SeqTask(Task[Example, "PairBatch"]):
             droppers = [BpeDropout(tokenizer, chance, seed) for tokenizer in tokenizers]
             numbers = range(config.tokenizer.bpe_versions)
             versions = [[partial(dropper.encode_batch, version=number) for dropper in droppers] for number in numbers]
-        max_len = pipeline.model.config.max_len or 10**9
         kept: Kept = pipeline.kept if self.cuts_long else "none"
+        max_len = pipeline.model.config.max_len or 10**9
+        if pipeline.base is not None:  # a text has its special tokens already, which must stay when it is cut
+            versions = [[partial(_encode_marked, tokenizer, max_len, kept) for tokenizer in tokenizers]]
+            max_len, kept = max_len + 1, "none"
         found = []
         for number, encoders in enumerate(versions):
             name = f"train-{number}" if is_train else "valid"
@@ -170,17 +199,24 @@ class Seq2SeqTask(Task[Example, "PairBatch"]):
         return pair_flops(model, self.config.train, batch)
 
 
-def pair_loss(model: Any, config: "TrainConfig", batch: "PairBatch") -> "Tensor":
+def _encode_marked(tokenizer: Any, limit: int, kept: Kept, texts: list[str]) -> list[list[int]]:
+    """Tokenize texts for a pretrained model, with its special tokens; unless `kept` is "none", cut long ones."""
+    from glassformer.pipelines.seq2seq_pipeline import cut_marked
+
+    found: list[list[int]] = tokenizer.encode_batch(texts)
+    return found if kept == "none" else [cut_marked(ids, limit, kept, tokenizer) for ids in found]
+
+
+def pair_loss(model: Any, config: "TrainConfig", batch: "AnyPairBatch") -> "Tensor":
     """Return the sum of a batch's token losses: smoothed cross-entropy, with word dropout and R-Drop if configured."""
     import torch
 
-    from glassformer.data.batching.pair_batches import PairBatch, hide_words
-    from glassformer.text.tokenizer import PAD
+    from glassformer.data.batching.pair_batches import hide_words
     from glassformer.training.fused_loss import token_loss
     from glassformer.training.losses import summed_loss
 
     if config.r_drop:  # both passes in one, as a batch of twice the size
-        batch = PairBatch(*(torch.cat((x, x)) for x in batch))
+        batch = type(batch)(*(torch.cat((x, x)) for x in batch))
     source, target = (hide_words(x, config.word_dropout) for x in (batch.source, batch.target_in))
     # Padding follows the target, so no token before it attends to it: the causal mask alone is enough, and kernels take
     # that as a flag. The positions of padding must be in the table, though.
@@ -191,17 +227,17 @@ def pair_loss(model: Any, config: "TrainConfig", batch: "PairBatch") -> "Tensor"
         return model(source, target, batch.source_mask, target_mask)
 
     if not config.r_drop:
-        return token_loss(model, logits, batch.target_out, smoothing=config.label_smoothing, ignore=PAD)
+        return token_loss(model, logits, batch.target_out, smoothing=config.label_smoothing, ignore=batch.ignored)
     return summed_loss(
         logits().flatten(0, 1),
         batch.target_out.flatten(),
-        ignored=PAD,
+        ignored=batch.ignored,
         smoothing=config.label_smoothing,
         r_drop=config.r_drop,
     )
 
 
-def pair_flops(model: "Model", config: "TrainConfig", batch: "PairBatch") -> int:
+def pair_flops(model: "Model", config: "TrainConfig", batch: "AnyPairBatch") -> int:
     """Return the number of floating-point operations of training on a batch, twice as many with R-Drop."""
     from glassformer.models.costs import training_flops
 
@@ -212,7 +248,6 @@ def pair_flops(model: "Model", config: "TrainConfig", batch: "PairBatch") -> int
 
 def validation_loss(model: "EncoderDecoderModel", batches: "TokenBudgetBatches") -> float:
     """Return the mean cross-entropy per target token of all batches, without label smoothing."""
-    from glassformer.text.tokenizer import PAD
     from glassformer.training.losses import label_smoothed_cross_entropy
 
     device = next(model.parameters()).device
@@ -220,6 +255,6 @@ def validation_loss(model: "EncoderDecoderModel", batches: "TokenBudgetBatches")
     for step in range(len(batches)):
         batch = batches[step].to(device)
         logits = model(batch.source, batch.target_in, batch.source_mask, batch.target_mask).flatten(0, 1).float()
-        total += label_smoothed_cross_entropy(logits, batch.target_out, ignore=PAD, reduction="sum").item()
+        total += label_smoothed_cross_entropy(logits, batch.target_out, ignore=batch.ignored, reduction="sum").item()
         tokens += batch.n_target_tokens
     return total / max(tokens, 1)

@@ -7,11 +7,14 @@ from typing import Any, TypeVar
 import torch
 
 from glassformer.checkpoint import load_model
+from glassformer.checkpoint.download_cache import find_model
 from glassformer.checkpoint.external_formats import is_external, read_origin
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel, ModelConfig
+from glassformer.models.config import HEAD_FIELDS
 from glassformer.models.growth import FREE, grow_model
 from glassformer.pipelines.encoder_pipeline import Reader
 from glassformer.pipelines.pipeline_registry import TASK, read_about
+from glassformer.pipelines.pretrained_base import PretrainedBase, read_base
 from glassformer.pipelines.seq2seq_pipeline import load_tokenizers
 from glassformer.tasks.configs.shared import TaskConfig
 from glassformer.text import Tokenizer
@@ -19,6 +22,8 @@ from glassformer.text import Tokenizer
 FROM = "--from"
 """The option that names the folder of the model, for error messages; the other one is --grow-from."""
 AnyModel = TypeVar("AnyModel", EncoderModel, DecoderModel, EncoderDecoderModel)
+TextReader = EncoderModel | DecoderModel
+"""A model that reads a text, for a head that says something about the text."""
 
 
 def load_checkpoint(
@@ -35,7 +40,7 @@ def load_checkpoint(
     `flag` is the option that names the folder, for error messages.
     Raises ValueError if the model is not of the class `kind`, or if `head` is given and the model has another head.
     """
-    if not folder.exists():
+    if not folder.exists() and find_model(folder) == folder:
         raise FileNotFoundError(f"{flag} {folder}: no such folder")
     model = load_model(folder, adapt=adapt)
     if not isinstance(model, kind):
@@ -46,20 +51,35 @@ def load_checkpoint(
 
 
 def load_encoder(
-    folder: Path, head: str, settings: Mapping[str, Any], keep_if: Mapping[str, Any] | None = None, flag: str = FROM
-) -> tuple[EncoderModel, Reader]:
+    folder: Path,
+    head: str,
+    settings: Mapping[str, Any],
+    keep_if: Mapping[str, Any] | None = None,
+    flag: str = FROM,
+    *,
+    accepts_decoder: bool = False,
+) -> tuple[TextReader, Reader]:
     """Load an encoder and its tokenizer. A new `head`, with these `settings` of the model config, replaces its head.
 
-    With `keep_if`, the model keeps its head if it is such a head and the folder's `task.json` has these values, such as
-    the same labels.
+    With `accepts_decoder` the model may be a decoder, whose head reads the last token of a text. With `keep_if`, the
+    model keeps its head if it is such a head and the folder's `task.json` has these values, such as the same labels.
     """
     if keep_if is not None and (folder / TASK).exists():
         model, about = load_checkpoint(folder, EncoderModel, flag=flag), read_about(folder)
         is_same = all(about.get(name) == value for name, value in keep_if.items())
         if is_same and model.config == model.config.with_head(head, **settings):
             return model, load_reader(folder)
-    body = load_checkpoint(folder, EncoderModel, adapt=lambda config: config.with_head("none"), flag=flag)
+    body: TextReader
+    if accepts_decoder and isinstance(found := load_model(folder, adapt=without_head), DecoderModel):
+        body, settings = found, {**settings, "pooling": "last"}
+    else:
+        body = load_checkpoint(folder, EncoderModel, adapt=without_head, flag=flag)
     return body.under(body.config.with_head(head, **settings)), load_reader(folder)
+
+
+def without_head(config: ModelConfig) -> ModelConfig:
+    """Return the config of the same model without its head."""
+    return config.with_head("none")
 
 
 def grow_to(model: AnyModel, config: TaskConfig, **known: Any) -> AnyModel:
@@ -72,7 +92,7 @@ def grow_to(model: AnyModel, config: TaskConfig, **known: Any) -> AnyModel:
         return model
     kept = ["vocab_size", "source_vocab_size", "token_types"]
     if model.config.head != "language_model":
-        kept += ["head", "n_labels", "head_transform", "head_activation", "pooling", "tie"]
+        kept += ["head", *HEAD_FIELDS, "tie"]
     known = {**{name: getattr(model.config, name) for name in kept}, **known}
     torch.manual_seed(config.train.seed)
     try:
@@ -87,12 +107,12 @@ def architecture_options(folder: Path, head: str) -> dict[str, Any]:
     Options that matter in training only are left out: dropout and initialization. `head` is that of the task's default
     model; options of a head are left out unless it is "language_model".
     """
-    left_out = {*FREE, "head", "n_labels", "head_transform", "head_activation", "pooling", "token_types"}
+    left_out = {*FREE, "head", *HEAD_FIELDS, "token_types"}
     if not folder.exists():
         raise FileNotFoundError(f"--grow-from {folder}: no such folder")
     config = load_model(folder).config.to_dict()
     if head == "language_model":
-        left_out -= {"head_transform", "head_activation"}
+        left_out -= {"head_transform", "head_activation", "head_norm", "head_bias"}
     else:
         left_out |= {"tie"}
     return {f"model.{name}": value for name, value in config.items() if name not in left_out}
@@ -100,30 +120,46 @@ def architecture_options(folder: Path, head: str) -> dict[str, Any]:
 
 def load_reader(folder: Path) -> Reader:
     """Load the tokenizer of an encoder from a folder that Glassformer or another library wrote."""
-    return Reader.from_folder(folder, read_about(folder).get("tokenizer") if (folder / TASK).exists() else "pretrained")
+    folder = find_model(folder)
+    if (folder / TASK).is_file() and read_origin(folder) is None:
+        return Reader.from_folder(folder, read_about(folder).get("tokenizer", "own"))
+    return Reader.of_checkpoint(folder)
 
 
-def new_head_parameters(model: EncoderModel) -> list[str]:
+def new_head_parameters(model: TextReader) -> list[str]:
     """Return the names of the head's parameters of a model whose head is new, so that LoRA trains them fully."""
     return [name for name, _ in model.named_parameters() if name.startswith("head.")]
 
 
 def load_seq2seq(folder: Path, flag: str = FROM) -> tuple[EncoderDecoderModel, Tokenizer, Tokenizer]:
     """Load an encoder-decoder that Glassformer trained, with its source and target tokenizers."""
-    model = load_checkpoint(folder, EncoderDecoderModel, head="language_model", flag=flag)
-    _check_own_tokenizer(folder, "an encoder-decoder", flag)
+    model, base = load_any_seq2seq(folder, flag)
+    if base is not None:
+        raise ValueError(
+            f"{flag} {folder}: the model was not trained by Glassformer, and its tokenizer cannot be used for this "
+            "task: expected the folder of an encoder-decoder that `glassformer train` wrote"
+        )
     return model, *load_tokenizers(folder)
+
+
+def load_any_seq2seq(folder: Path, flag: str = FROM) -> tuple[EncoderDecoderModel, PretrainedBase | None]:
+    """Load an encoder-decoder, with the `PretrainedBase` of a model that comes from another library."""
+    model = load_checkpoint(folder, EncoderDecoderModel, head="language_model", flag=flag)
+    return model, read_base(find_model(folder))
 
 
 def load_decoder(
     folder: Path, special_tokens: Sequence[str], task: str, flag: str = FROM
-) -> tuple[DecoderModel, Tokenizer]:
-    """Load a decoder that Glassformer trained, with its tokenizer, which must have these special tokens.
+) -> tuple[DecoderModel, Tokenizer | PretrainedBase]:
+    """Load a decoder with its tokenizer, or with the `PretrainedBase` of a model that comes from another library.
 
-    `task` is the name of the task, for the error message.
+    A tokenizer that Glassformer trained must have these special tokens. `task` is the name of the task, for the error
+    message.
     """
     model = load_checkpoint(folder, DecoderModel, head="language_model", flag=flag)
-    _check_own_tokenizer(folder, "a decoder", flag)
+    base = read_base(find_model(folder))
+    if base is not None:
+        return model, base
     tokenizer = Tokenizer.load(folder / "tokenizer.json")
     missing = [name for name in special_tokens if not tokenizer.has_special(name)]
     if missing:
@@ -134,14 +170,6 @@ def load_decoder(
 
 
 def was_trained_here(folder: Path) -> bool:
-    """Whether Glassformer trained the model in this folder, so that any task can keep using its tokenizer."""
-    return (folder / TASK).is_file() or not (is_external(folder) or read_origin(folder) is not None)
-
-
-def _check_own_tokenizer(folder: Path, kind: str, flag: str) -> None:
-    # Models of other libraries have other padding, start and end tokens than Glassformer.
-    if not was_trained_here(folder):
-        raise ValueError(
-            f"{flag} {folder}: the model was not trained by Glassformer, and its tokenizer cannot be used for this "
-            f"task: expected the folder of {kind} that `glassformer train` wrote"
-        )
+    """Whether Glassformer trained the model in this folder and its tokenizer, instead of another library."""
+    folder = find_model(folder)
+    return not is_external(folder) and read_origin(folder) is None

@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import tokenizers
 from tokenizers import decoders, processors
@@ -19,6 +19,18 @@ from glassformer.text.secret_names import give_secret_names, is_control
 
 _ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _LISTS = ("additional_special_tokens", "extra_special_tokens")
+HIDDEN_PIECES, PIECE_LIMIT = "hidden_pieces", "piece_limit"
+"""Entries of the `tokenizer_config.json` that `tokenizer_files` writes: the fields of a `ClassicTokenizer`."""
+
+
+class _Sources(NamedTuple):
+    """The files of a tokenizer, parsed; `classic` is given for files older than `tokenizer.json`."""
+
+    contents: dict[str, Any]
+    config: dict[str, Any]
+    generation: dict[str, Any]
+    classic: ClassicTokenizer | None
+    where: str
 
 
 class PretrainedTokenizer:
@@ -40,7 +52,7 @@ class PretrainedTokenizer:
     ):
         config, generation = config or {}, generation or {}
         self.where = where
-        self._limit = classic.limit if classic else None
+        self._limit = classic.limit if classic else config.get(PIECE_LIMIT)
         try:
             # A file may configure truncation, padding or dropout; the caller decides these.
             contents = contents | {"truncation": None, "padding": None, "model": dict(contents["model"])}
@@ -48,7 +60,7 @@ class PretrainedTokenizer:
             contents["added_tokens"] = _added_tokens(contents, config)
             wanted = {token["content"]: token["id"] for token in contents["added_tokens"]}
             special = {token["content"] for token in contents["added_tokens"] if token["special"]}
-            self._secrets = give_secret_names(contents, classic.hidden if classic else ())
+            self._secrets = give_secret_names(contents, classic.hidden if classic else config.get(HIDDEN_PIECES, ()))
             self._inner = tokenizers.Tokenizer.from_str(json.dumps(contents))
             self._inner.encode("?", "\N{WHITE SMILING FACE}")  # some errors appear only with the first text
         except BaseException as error:
@@ -82,26 +94,8 @@ class PretrainedTokenizer:
 
         `target` selects the target-language tokenizer of a translation model with two.
         """
-        folder = Path(folder)
-        config = _read_json(folder / "special_tokens_map.json") | _read_json(folder / "tokenizer_config.json")
-        if (folder / "chat_template.jinja").is_file():
-            config["chat_template"] = _read_text(folder / "chat_template.jinja")
-        model = _read_json(folder / "config.json")
-        generation = model | _read_json(folder / "generation_config.json")
-        file = folder / "tokenizer.json"
-        if file.is_file():
-            return cls(_read_json(file), config, generation, where=str(file))
-        kind = model.get("model_type")
-        added = _read_json(folder / "added_tokens.json")
-        declared = {str(index): {"content": token} for token, index in added.items()}
-        try:
-            classic = read_classic(folder, config, kind if isinstance(kind, str) else None, target=target)
-            declared |= config.get("added_tokens_decoder") or {}
-        except (TypeError, AttributeError) as error:
-            raise ValueError(f"{folder / 'tokenizer_config.json'} does not describe a tokenizer: {error}") from error
-        config = classic.roles | {key: value for key, value in config.items() if value is not None}
-        config["added_tokens_decoder"] = declared
-        return cls(json.loads(classic.inner.to_str()), config, generation, classic=classic, where=str(folder))
+        found = _read_sources(Path(folder), target=target)
+        return cls(found.contents, found.config, found.generation, classic=found.classic, where=found.where)
 
     @classmethod
     def from_json(
@@ -175,6 +169,13 @@ class PretrainedTokenizer:
         index = self._ids.get(token)
         return None if index is None or (self._limit and index >= self._limit) else index
 
+    def special_id(self, name: str) -> int:
+        """Return the id of a token by its exact name. Raises ValueError if there is none."""
+        index = self.id_of(name)
+        if index is None:
+            raise ValueError(f"{self.where} has no token {name!r}: expected it")
+        return index
+
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, including the special tokens that the model expects around it."""
         return self._known(self._encode(text).ids)
@@ -183,13 +184,18 @@ class PretrainedTokenizer:
         """Return the ids of a text without special tokens around it."""
         return self._known(self._encode(text, special=False).ids)
 
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the ids of each text as `encode` does, computed in parallel."""
+    def encode_batch(self, texts: Sequence[str], *, special: bool = True) -> list[list[int]]:
+        """Return the ids of each text as `encode` does, or without `special` as `encode_plain`, in parallel."""
         try:
-            return [self._known(encoding.ids) for encoding in self._inner.encode_batch(list(texts))]
+            found = self._inner.encode_batch(list(texts), add_special_tokens=special)
+            return [self._known(encoding.ids) for encoding in found]
         except BaseException as error:
             _refuse_others(error)
             raise ValueError(f"{self.where} cannot read one of {len(texts)} texts: {error}") from error
+
+    def encode_plain_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the ids of each text without special tokens around it, computed in parallel."""
+        return self.encode_batch(texts, special=False)
 
     def encode_pair(self, first: str, second: str) -> tuple[list[int], list[int]]:
         """Encode a pair of texts as one sequence with special tokens.
@@ -270,6 +276,43 @@ class PretrainedTokenizer:
         return processors.TemplateProcessing(
             single=around("$A", 0), pair=around("$A", 0) + around("$B", 1), special_tokens=special
         )
+
+
+def tokenizer_files(folder: Path, *, target: bool = False) -> dict[str, str]:
+    """Return `tokenizer.json` and `tokenizer_config.json`, by name, which load as the tokenizer of `folder`.
+
+    They hold what older files say, and the chat template, too. `target` is as in `PretrainedTokenizer.from_folder`.
+    """
+    found = _read_sources(folder, target=target)
+    config = dict(found.config)
+    if found.classic is not None:
+        config |= {HIDDEN_PIECES: sorted(found.classic.hidden), PIECE_LIMIT: found.classic.limit}
+    return {
+        "tokenizer.json": json.dumps(found.contents, ensure_ascii=False),
+        "tokenizer_config.json": json.dumps(config, indent=2, ensure_ascii=False),
+    }
+
+
+def _read_sources(folder: Path, *, target: bool) -> _Sources:
+    config = _read_json(folder / "special_tokens_map.json") | _read_json(folder / "tokenizer_config.json")
+    if (folder / "chat_template.jinja").is_file():
+        config["chat_template"] = _read_text(folder / "chat_template.jinja")
+    model = _read_json(folder / "config.json")
+    generation = model | _read_json(folder / "generation_config.json")
+    file = folder / "tokenizer.json"
+    if file.is_file():
+        return _Sources(_read_json(file), config, generation, None, str(file))
+    kind = model.get("model_type")
+    added = _read_json(folder / "added_tokens.json")
+    declared = {str(index): {"content": token} for token, index in added.items()}
+    try:
+        classic = read_classic(folder, config, kind if isinstance(kind, str) else None, target=target)
+        declared |= config.get("added_tokens_decoder") or {}
+    except (TypeError, AttributeError) as error:
+        raise ValueError(f"{folder / 'tokenizer_config.json'} does not describe a tokenizer: {error}") from error
+    config = classic.roles | {key: value for key, value in config.items() if value is not None}
+    config["added_tokens_decoder"] = declared
+    return _Sources(json.loads(classic.inner.to_str()), config, generation, classic, str(folder))
 
 
 def _refuse_others(error: BaseException) -> None:

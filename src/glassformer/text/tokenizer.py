@@ -183,6 +183,16 @@ class Tokenizer:
         return (END,)
 
     @property
+    def pad(self) -> int | None:
+        """Return the id of padding, PAD."""
+        return PAD
+
+    @property
+    def unknown(self) -> int | None:
+        """Return the id of unknown characters, UNKNOWN."""
+        return UNKNOWN
+
+    @property
     def chat_template(self) -> str | None:
         """Return None: our tokenizers have no chat template."""
         return None
@@ -209,6 +219,14 @@ class Tokenizer:
         if self._characters is not None:
             return [self.encode(text) for text in texts]
         return [encoding.ids for encoding in self._inner.encode_batch(texts, add_special_tokens=False)]
+
+    def encode_plain(self, text: str) -> list[int]:
+        """Return what `encode` does; the tokenizer of a pretrained model may put special tokens around a text there."""
+        return self.encode(text)
+
+    def encode_plain_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return what `encode_batch` does."""
+        return self.encode_batch(texts)
 
     def offsets_batch(self, texts: Sequence[tuple[str, str | None]]) -> list[Encoded]:
         """Encode single texts (the second is None) or pairs of texts, with END after each text.

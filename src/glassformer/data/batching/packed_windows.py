@@ -1,8 +1,10 @@
 """Training batches for language models: concatenated documents, cut into windows of equal length without padding.
 
 The token stream is END d1 END d2 END for documents d1 and d2: one END before the first document, between two, and after
-the last. A corpus of a single text has no END. The stream is stored in files (`token_stream.py`). A window's `segments`
-number its documents, so that attention can be limited to one document.
+the last. A pretrained model may have another token `begin` before a document: begin d1 end begin d2 end. Then `begin`
+is no target, because it does not follow from the document before it. A corpus of a single text has neither. The stream
+is stored in files (`token_stream.py`). A window's `segments` number its documents, so that attention can be limited to
+one document.
 
 In every epoch each token except the first is a target exactly once. The windows are adjacent, starting at an offset
 drawn for the epoch, and are shuffled. To cover the first and the last token, the windows at both ends of the stream
@@ -21,7 +23,6 @@ from glassformer.data.batching.data_order import Numbers
 from glassformer.data.batching.labeled_batches import IGNORED
 from glassformer.data.batching.permutation import RandomPermutation
 from glassformer.data.batching.token_stream import TokenWindows
-from glassformer.text.tokenizer import END
 
 MAX_DRAWN = 1 << 20
 """Largest number of windows whose order is drawn as a list. The order of more windows is computed window by window, so
@@ -99,6 +100,10 @@ class PackedBatches:
         """Return the number of windows in the batch with this number, which is the same for all batches."""
         return self.rows
 
+    def padding_share(self) -> float:
+        """Return 0: windows have no padding."""
+        return 0.0
+
     def __getitem__(self, number: int) -> PackedBatch:
         """Return the batch with this number. It depends on the seed and the number only."""
         first = number * self.rows
@@ -110,7 +115,9 @@ class PackedBatches:
                 targets[row, :n_shared] = IGNORED
         if not self.stream.has_documents:
             return PackedBatch(tokens, targets, torch.empty(0, dtype=torch.long))
-        return PackedBatch(tokens, targets, (tokens == END).cumsum(1))
+        if self.stream.begin != self.stream.end:
+            targets[targets == self.stream.begin] = IGNORED
+        return PackedBatch(tokens, targets, (tokens == self.stream.begin).cumsum(1))
 
     def _window(self, number: int) -> tuple[int, int]:
         """Return the index in the stream where a window starts, and its number of shared targets.

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from glassformer.data.batching.data_order import BatchPlan, Numbers, grid
+from glassformer.data.batching.labeled_batches import IGNORED
 from glassformer.data.batching.token_files import TokenFiles
 from glassformer.text.tokenizer import BEGIN, END, PAD, UNKNOWN
 
@@ -25,6 +26,11 @@ class PairBatch(NamedTuple):
     source: Tensor  # (B, S), ends with END
     target_in: Tensor  # (B, T), begins with BEGIN
     target_out: Tensor  # (B, T), ends with END
+
+    @property
+    def ignored(self) -> int:
+        """Return the id in `target_out` that is no target, PAD."""
+        return PAD
 
     @property
     def source_mask(self) -> Tensor:
@@ -50,6 +56,51 @@ class PairBatch(NamedTuple):
         return PairBatch(*(x.to(device, non_blocking=True) for x in self))
 
 
+class MarkedPairBatch(NamedTuple):
+    """A padded batch of sources and targets of a pretrained model, whose ids of padding and of the start may be any.
+
+    For each target, `target_in` is the start token and the target without its last token. `target_out` is the target.
+    """
+
+    source: Tensor  # (B, S)
+    target_in: Tensor  # (B, T)
+    target_out: Tensor  # (B, T), IGNORED for padding
+    source_mask: Tensor  # (B, S), True for source tokens that are not padding
+
+    @property
+    def ignored(self) -> int:
+        """Return the id in `target_out` that is no target, IGNORED."""
+        return IGNORED
+
+    @property
+    def target_mask(self) -> Tensor:
+        """Return a mask (B, T), True for tokens of `target_in` that are not padding."""
+        return self.target_out != IGNORED
+
+    @property
+    def n_target_tokens(self) -> int:
+        """Return the number of target tokens, with special tokens and without padding."""
+        return int((self.target_out != IGNORED).sum())
+
+    def slice_rows(self, begin: int, end: int) -> "MarkedPairBatch":
+        """Return the pairs from `begin` up to, but not including, `end`, with unchanged padding."""
+        return MarkedPairBatch(*(x[begin:end] for x in self))
+
+    def to(self, device: torch.device | str) -> "MarkedPairBatch":
+        """Return the batch on `device`."""
+        return MarkedPairBatch(*(x.to(device, non_blocking=True) for x in self))
+
+
+class PairMarks(NamedTuple):
+    """Ids of a pretrained encoder-decoder: padding, and the token with which the decoder starts."""
+
+    pad: int
+    begin: int
+
+
+AnyPairBatch = PairBatch | MarkedPairBatch
+
+
 @dataclass
 class TokenBudgetBatches:
     """The training batches of tokenized sentence pairs: `batches[n]` is batch number n, counted across epochs."""
@@ -60,10 +111,13 @@ class TokenBudgetBatches:
     seed: int = 0
     step: int = 2
     """Step of the grid to which lengths are padded. A smaller step pads less, a larger one gives fewer shapes."""
+    marks: PairMarks | None = None
+    """Special ids of a pretrained model, whose files hold all special tokens already. None adds BEGIN and END."""
 
     def __post_init__(self) -> None:
         # One more token on each side: END for the source, BEGIN or END for the target.
-        source, target = (grid(self.files.lengths(side) + 1, self.step) for side in ("source", "target"))
+        self._added = int(self.marks is None)
+        source, target = (grid(self.files.lengths(side) + self._added, self.step) for side in ("source", "target"))
         self._plan = BatchPlan(source, target, max_tokens=self.max_tokens, seed=self.seed)
 
     def __len__(self) -> int:
@@ -78,19 +132,21 @@ class TokenBudgetBatches:
         """Return the number of pairs in the batch with this number."""
         return len(self._plan.rows_of_batch(number))
 
-    def __getitem__(self, number: int) -> PairBatch:
+    def __getitem__(self, number: int) -> AnyPairBatch:
         """Return the batch with this number. It depends on the seed and the number only."""
         return self.collate(self._plan.rows_of_batch(number))
 
-    def collate(self, rows: Numbers) -> PairBatch:
+    def collate(self, rows: Numbers) -> AnyPairBatch:
         """Return the sentence pairs with these indices as a batch, padded to rounded lengths (`make_pair_batch`)."""
         sources = [self.files.ids("source", int(row)) for row in rows]
         targets = [self.files.ids("target", int(row)) for row in rows]
+        if self.marks is not None:
+            return make_marked_batch(sources, targets, self.marks, step=self.step)
         return make_pair_batch(sources, targets, step=self.step)
 
     def padding_share(self) -> float:
         """Return the fraction of an epoch's source and target tokens that are padding."""
-        real = sum(int((self.files.lengths(side) + 1).sum()) for side in ("source", "target"))
+        real = sum(int((self.files.lengths(side) + self._added).sum()) for side in ("source", "target"))
         return 1 - real / self._plan.padded_tokens()
 
 
@@ -111,6 +167,26 @@ def make_pair_batch(
         target_in[row, 0], target_in[row, 1 : len(right) + 1] = BEGIN, right
         target_out[row, : len(right)], target_out[row, len(right)] = right, END
     return PairBatch(torch.from_numpy(source), torch.from_numpy(target_in), torch.from_numpy(target_out))
+
+
+def make_marked_batch(
+    sources: Sequence[Sequence[int] | np.ndarray],
+    targets: Sequence[Sequence[int] | np.ndarray],
+    marks: PairMarks,
+    *,
+    step: int = 2,
+) -> MarkedPairBatch:
+    """Return tokenized sentence pairs of a pretrained model, given with their special tokens, as a padded batch."""
+    width, height = (int(grid(np.array([max(map(len, rows))]), step)[0]) for rows in (sources, targets))
+    source = np.full((len(sources), width), marks.pad, dtype=np.int64)
+    target_in = np.full((len(targets), height), marks.pad, dtype=np.int64)
+    target_out = np.full((len(targets), height), IGNORED, dtype=np.int64)
+    mask = np.zeros((len(sources), width), dtype=bool)
+    for row, (left, right) in enumerate(zip(sources, targets, strict=True)):
+        source[row, : len(left)], mask[row, : len(left)] = left, True
+        target_in[row, 0], target_in[row, 1 : len(right)] = marks.begin, right[:-1]
+        target_out[row, : len(right)] = right
+    return MarkedPairBatch(*map(torch.from_numpy, (source, target_in, target_out, mask)))
 
 
 Batch_co = TypeVar("Batch_co", covariant=True)

@@ -32,6 +32,7 @@ class StreamShards:
         about = [json.loads((shard / "stream.json").read_text(encoding="utf-8")) for shard in shards]
         self.has_documents = bool(about[0]["has_documents"])
         """Whether END separates documents."""
+        self.begin = self.end = END
         self.n_bytes, self.n_documents, self.n_unknown = (
             sum(one[name] for one in about) for name in ("n_bytes", "n_documents", "n_unknown")
         )

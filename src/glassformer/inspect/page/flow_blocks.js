@@ -30,7 +30,7 @@ function openLayer(data, layer, n) {
   const parts = layer.attention.map((one) => ({
     id: `${n}.${one.kind === "cross" ? "cross" : "self"}`, kind: one.kind === "cross" ? "cross" : "attention", layer: n, heads: true,
     title: one.kind === "cross" ? "Cross-attention" : one.kind === "causal" ? "Causal self-attention" : "Self-attention",
-    size: model.kv_heads === model.heads ? `${model.heads} heads` : `${model.heads} heads, ${model.kv_heads} key-value`,
+    size: model.kv_heads === model.heads ? `${model.heads} heads` : `${model.heads} heads · ${model.kv_heads} kv`,
   }));
   parts.push({ id: `${n}.ffn`, kind: "ffn", layer: n, title: "Feed-forward", size: `${model.width} → ${model.ffn_width} → ${model.width}` });
   const found = [{ id: `${n}`, kind: "layer", layer: n, title: `Layer ${n}`, size: "close", isOpen: true }];

@@ -12,7 +12,7 @@ export function framed(view, context) {
   const written = view.formulaName ? formula(view.formulaName) : null;
   const section = h("section", { class: `view view-${view.id}`, "aria-labelledby": "view-title" });
   append(section,
-    h("div", { class: "view-head" }, h("h2", { id: "view-title" }, view.title), exportButtons(view, context.data)),
+    h("div", { class: "title-row" }, h("h2", { id: "view-title" }, view.title), exportButtons(view, context.data)),
     h("p", { class: "intro" }, view.intro),
     written || excerpts.length
       ? h("div", { class: "background" },

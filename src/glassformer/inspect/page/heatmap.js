@@ -28,13 +28,13 @@ export function createHeatmap(map, { onpick = () => {}, onpoint = () => {}, tall
   function layout() {
     const width = node.clientWidth || 600;
     const context = canvas.getContext("2d");
-    context.font = "12px system-ui, sans-serif";
+    context.font = "13px system-ui, sans-serif";
     const longest = (label, count) => {
       let most = 0;
       for (let n = 0; n < Math.min(count, 200); n++) most = Math.max(most, context.measureText(label(n)).width);
       return most;
     };
-    view.left = Math.min(longest(map.rowLabel, map.rows) + 10, width < 500 ? 96 : 170);
+    view.left = Math.min(longest(map.rowLabel, map.rows) + 12, width < 500 ? 110 : 190);
     view.top = Math.min(longest(map.colLabel, map.cols) * 0.8 + 16, 110);
     const right = Math.min(60, view.top * 0.55);
     view.cell = clamp(Math.min((width - view.left - right) / map.cols, LARGEST_CELL), 0.2, LARGEST_CELL);

@@ -6,13 +6,27 @@ import { createLive, servedModels } from "./live.js";
 import { createState } from "./state.js";
 import { flowView } from "./view_flow.js";
 import { framed, missing } from "./frame.js";
+import { headView } from "./view_head.js";
+import { healthView } from "./view_health.js";
+import { learningView } from "./view_learning.js";
+import { lensView } from "./view_lens.js";
 import { modelFacts } from "./flow_blocks.js";
+import { nextView } from "./view_next.js";
+import { positionsView } from "./view_positions.js";
 import { tokenizationView } from "./view_tokenization.js";
+import { whyView } from "./view_why.js";
 
 const VIEWS = [
   ["flow", "The flow", flowView],
   ["tokenization", "Tokenization", tokenizationView],
+  ["positions", "Positions", positionsView],
   ["attention", "Attention", attentionView],
+  ["head", "Inside one head", headView],
+  ["lens", "Layer by layer", lensView],
+  ["next", "The next token", nextView],
+  ["why", "Why this word", whyView],
+  ["learning", "How it learned", learningView],
+  ["health", "Is it healthy?", healthView],
 ];
 const VERSION = 1;
 

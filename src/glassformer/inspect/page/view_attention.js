@@ -60,7 +60,7 @@ export function attentionView(context) {
   function update() {
     const chosen = selection();
     map = readMap(chosen);
-    const query = state.index("query", map.rows, usualQuery(map.queries));
+    const query = state.index("query", map.rows, usualQuery(chosen.group, map.queries));
     refill(controls, controlsOf(chosen));
     refill(small, h("summary", {}, "All layers and heads"), thumbnails(chosen.group, chosen, (layer, head) => change({ layer, head })));
     if (chosen.shape === "lines") {
@@ -130,7 +130,9 @@ export function attentionView(context) {
   }
 
   function headFacts(group, layer, head, row) {
-    if (layer === "rollout" || head === "mean" || head === "max") return null;
+    if (layer === "rollout") return h("p", { class: "note" }, "Rollout multiplies the average maps of all layers: how much of each token arrives through the whole stack.");
+    if (head === "mean" || head === "max")
+      return h("p", { class: "note" }, "Choose one head to see its kind, and what the model would have given without it.");
     const kind = group.maps[layer].head_kinds?.[head];
     const name = headName(group, layer, head);
     const without = data.ablation?.find((one) => one.name === name);
@@ -163,7 +165,7 @@ function kindText(group, layer, head) {
 }
 
 /** The place that writes the first token of the output, or the first word of a text that was read. */
-function usualQuery(tokens) {
-  if (tokens.prompt) return tokens.prompt - 1;
+function usualQuery(group, tokens) {
+  if (group.queries === "target") return Math.max(0, (tokens.prompt ?? 1) - 1);
   return Math.max(0, tokens.special.findIndex((special) => !special));
 }

@@ -1,0 +1,84 @@
+"""The effect of every head: each is switched off once, and the loss of the model's own answer is measured."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from glassformer.inspect.ablation import HEAD, ablation_names
+from glassformer.inspect.json_values import number
+from glassformer.inspect.objective import Objective
+from glassformer.inspect.pipeline_text import ModelText
+from glassformer.inspect.recorder import patch
+from glassformer.progress import Step
+
+MOST_WORK = 2.5e11
+"""The most parameters times tokens times heads, which is about ten seconds on two cores."""
+BATCH_TOKENS = 1024
+
+
+def measure_heads(pipe: Any, read: ModelText, objective: Objective, output: Tensor) -> list[dict[str, Any]]:
+    """Return the loss without each head, and the change; empty if the model is too large for that.
+
+    "output" is the answer that the model gives at each position of its original text, not a new text.
+    """
+    model = read.model
+    names = [name for name in ablation_names(model) if HEAD.fullmatch(name)]
+    n_tokens = len(read.source.ids) + (0 if read.target is None else len(read.target.ids))
+    if model.n_parameters() * n_tokens * len(names) > MOST_WORK:
+        return []
+    before = float(objective.losses(output)[0])
+    size = max(1, BATCH_TOKENS // n_tokens)
+    found = []
+    with Step("switching off heads", len(names)) as step:
+        for owner, heads in _by_attention(names).items():
+            for start in range(0, len(heads), size):
+                some = heads[start : start + size]
+                with patch(model, f"{owner}.heads", _silencer(some)):
+                    changed = model(**read.inputs(copies=len(some)))
+                losses = objective.losses(changed)
+                for row, head in enumerate(some):
+                    loss = float(losses[row])
+                    found.append(
+                        {
+                            "name": f"{owner}.head.{head}",
+                            "output": predicted_text(pipe, read, objective, changed[row]),
+                            "loss": number(loss),
+                            "change": number(loss - before) if math.isfinite(loss) else None,
+                        }
+                    )
+                step.advance(len(some))
+    return found
+
+
+def _by_attention(names: list[str]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for name in names:
+        owner, _, head = name.rpartition(".head.")
+        found.setdefault(owner, []).append(int(head))
+    return found
+
+
+def _silencer(heads: list[int]) -> Any:
+    """Return a patch that sets head `heads[n]` of row n to zero."""
+
+    def silence(values: Tensor) -> Tensor:
+        keep = torch.ones(values.shape[:2], device=values.device, dtype=values.dtype)
+        keep[torch.arange(len(heads)), torch.tensor(heads)] = 0.0
+        return values * keep[:, :, None, None]
+
+    return silence
+
+
+def predicted_text(pipe: Any, read: ModelText, objective: Objective, output: Tensor) -> str:
+    """Return the label, or the most likely token at each place of the answer as a text; "" for other answers."""
+    if read.model.config.head == "sequence_class" and not objective.is_multi_label:
+        label: str = pipe.labels[int(output.argmax())]
+        return label
+    if read.model.config.head != "language_model":
+        return ""
+    ids = output[objective.places].argmax(-1).tolist()
+    side = read.target or read.source
+    text: str = side.tokenizer.decode(ids)
+    return text
