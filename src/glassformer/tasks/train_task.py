@@ -1,7 +1,9 @@
 """Train the model of a task from start to end: choose defaults, prepare the data, train, score and save the model."""
 
+import json
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,8 +12,10 @@ from typing import Any
 import torch
 
 from glassformer.checkpoint import OutputExistsError
+from glassformer.checkpoint.external_formats import ORIGIN
 from glassformer.checkpoint.output_folder import check_output
 from glassformer.metrics.scores import Scores
+from glassformer.models import EncoderModel
 from glassformer.models.transformer import Model
 from glassformer.progress import Step, reporting, say
 from glassformer.runtime.devices import choose_device
@@ -22,9 +26,11 @@ from glassformer.tasks.configs.task_options import make_config
 from glassformer.tasks.prepared import Prepared, SplitName
 from glassformer.tasks.recipes import recipe_text
 from glassformer.tasks.training_run import train_run
+from glassformer.training.adapter_folder import AdapterFiles, adapter_files, write_adapter
 from glassformer.training.callbacks import Callbacks, tell_model_saved
 from glassformer.training.fingerprints import paths_of
-from glassformer.training.lora import add_adapters, merge_adapters, n_trained
+from glassformer.training.lora import add_adapters, merge_adapters, n_trained, narrowed
+from glassformer.training.precision import is_bf16_on_gpu
 from glassformer.training.run_folder import RunFolder, open_run
 from glassformer.training.state import TrainState
 from glassformer.training.training_speed import using_threads
@@ -85,22 +91,25 @@ def _train(
         share = n_trained(model) / model.n_parameters()
         notes.append(f"{len(adapted)} matrices have adapters of rank {train.lora_rank}: {share:.1%} of all learns")
     usual: TaskConfig = task.Config()  # every task has a default for each part
-    state = train_run(
-        run,
-        model,
-        train,
-        batches=ready.batches,
-        loss=lambda module: partial(task.loss, module),
-        evaluate=ready.evaluate,
-        flops=partial(task.flops, model),
-        notes=notes,
-        score=ready.pipeline.score,
-        test=ready.test,
-        began=began,
-        warmup_is_given=train.warmup != usual.train.warmup if task.given is None else "train.warmup" in task.given,
-        validation=ready.validation,
-        callbacks=callbacks,
-    )
+    is_narrow = bool(train.lora_rank) and is_bf16_on_gpu(train, model)
+    with narrowed(model, torch.bfloat16) if is_narrow else nullcontext():
+        state = train_run(
+            run,
+            model,
+            train,
+            batches=ready.batches,
+            loss=lambda module: partial(task.loss, module),
+            evaluate=ready.evaluate,
+            flops=partial(task.flops, model),
+            notes=notes,
+            score=ready.pipeline.score,
+            test=ready.test,
+            began=began,
+            warmup_is_given=train.warmup != usual.train.warmup if task.given is None else "train.warmup" in task.given,
+            validation=ready.validation,
+            callbacks=callbacks,
+        )
+    adapter = collect_adapter(model, ready.pipeline, task.config) if train.lora_save == "adapter" else None
     if train.lora_rank:
         merge_adapters(model)
     ready.finish()
@@ -113,6 +122,8 @@ def _train(
         say(f"final scores: {ready.pipeline.truncation_note()}")
     card = make_card(task, out, ready, state, scores)
     save = partial(ready.pipeline.save, card=card, data=task.config.data, owner=run.id)
+    if adapter is not None:
+        save = partial(write_adapter, adapter=adapter, card=card, owner=run.id)
     try:
         save(out, overwrite=overwrite)
     except OutputExistsError as error:  # files were put there while the model trained
@@ -120,6 +131,18 @@ def _train(
         raise OutputExistsError(f"{error}. The trained model is in {run.path / 'model'}") from error
     tell_model_saved(callbacks, state.update, out, scores.values)
     return scores
+
+
+def collect_adapter(model: Model, pipeline: Any, config: TaskConfig) -> AdapterFiles:
+    """Return the files of the trained adapter in PEFT's format. Raises ValueError for models with a new head."""
+    if model.config.head != "language_model" or isinstance(model, EncoderModel):
+        raise ValueError(
+            f"lora_save='adapter' for a model with head={model.config.head!r}: expected 'merged', because the adapter "
+            "does not hold the head"
+        )
+    assert config.start_from is not None
+    origin = json.loads(pipeline.base_files[ORIGIN]) if pipeline.base_files else {}
+    return adapter_files(model, config.start_from.resolve(), origin.get("model_type"))
 
 
 def make_card(task: AnyTask, out: Path, ready: Prepared[Any, Any], state: TrainState, scores: Scores) -> str:
@@ -176,6 +199,8 @@ def _check_options(task: AnyTask) -> None:
         raise ValueError(
             f"--from {task.config.start_from} and --grow-from {task.config.grow_from}: expected one of them"
         )
+    if train.lora_save == "adapter" and not train.lora_rank:
+        raise ValueError("lora_save='adapter' without adapters: expected --lora-rank")
     if train.lora_rank and task.config.start_from is None:
         raise ValueError(f"lora_rank={train.lora_rank} without a model to adapt: expected one to begin with (--from)")
 

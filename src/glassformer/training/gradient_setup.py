@@ -12,6 +12,7 @@ from glassformer.models import DecoderModel, Model
 from glassformer.training.compiled_layers import compile_layers, training_attention, uncompile_layers
 from glassformer.training.compute_copy import ComputeCopy, can_copy
 from glassformer.training.gradients import Batch, Gradients, GraphedGradients, can_graph
+from glassformer.training.lora import is_narrowed
 from glassformer.training.precision import autocast
 from glassformer.training.train_config import TrainConfig
 
@@ -76,7 +77,8 @@ class GradientSetup(Generic[Batch]):
     @contextmanager
     def context(self) -> Iterator[None]:
         """Context manager in which a loss is computed: with the precision and attention kernels of training."""
-        precision = "fp32" if self._is_narrow and self.copy is not None else self.precision
+        is_bf16 = self._is_narrow and (self.copy is not None or is_narrowed(self.model))
+        precision = "fp32" if is_bf16 else self.precision
         is_long = isinstance(self.model, DecoderModel)
         with autocast(precision, self.device), training_attention(self.device, long=is_long):
             yield
