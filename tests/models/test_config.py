@@ -76,11 +76,11 @@ BASE = {"vocab_size": 10, "n_encoder_layers": 1, "d_model": 8, "n_heads": 2}
         (
             {"head_activation": "gelu", "head": "language_model"},
             ValueError,
-            "head_transform=False: expected None, or a language-model head",
+            "head_transform=False: expected None, or head_transform=True",
         ),
         ({"scale_by_depth": True, "share_layers": True}, ValueError, "scale_by_depth=True with share_layers=True"),
         ({"pooling": "mean"}, ValueError, "pooling='mean' with head='none'"),
-        ({"pooling": "max", "head": "embedding"}, ValueError, "pooling='max': expected one of first, last, mean"),
+        ({"pooling": "most", "head": "embedding"}, ValueError, "pooling='most': expected one of first, last, mean"),
         ({"token_types": 2, "n_decoder_layers": 1}, ValueError, "token_types=2 for kind 'encoder_decoder'"),
         ({"n_encoder_layers": 0}, ValueError, "expected at least one layer"),
         ({"n_encoder_layers": -1}, ValueError, "n_encoder_layers=-1"),

@@ -23,7 +23,10 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 GUIDES = {
     *(ROOT / "docs" / "tasks").glob("*.md"),
-    *(ROOT / "docs" / f"{name}.md" for name in ("training", "decoding", "pretrained", "index", "results")),
+    *(
+        ROOT / "docs" / f"{name}.md"
+        for name in ("training", "data-at-scale", "decoding", "pretrained", "index", "results", "inspect")
+    ),
 }
 """Pages that train models: their commands run with --full only. Their flags are checked in every run."""
 SHORT = "--minutes 0 --updates 2 --max-tokens 256 --device cpu"
@@ -144,7 +147,7 @@ def test_every_flag_in_a_page_is_a_flag_of_its_command(page, tmp_path):
         words = re.sub(r"^.*?glassformer\s+", "", command).split() if CALL.search(command) else []
         if not flags_of(command) or not words or words[0] == "eval":  # eval's flags are those of the model's task
             continue
-        verb = words[: 2 if words[0] in ("train", "tokenizer") else 1]
+        verb = words[: 2 if words[0] in ("train", "prepare", "tokenizer") else 1]
         told = shell.run(f"glassformer {' '.join(verb)} {'--help-all' if verb[0] == 'train' else '--help'}").out
         for flag in flags_of(command):
             assert re.search(rf"--(\[no-\])?{flag[2:].removeprefix('no-')}\b", told), f"{page.name}: {command}: {flag}"

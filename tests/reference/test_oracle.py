@@ -22,6 +22,7 @@ LONG = ROTARY | {"rope_scaling": "longrope", "rope_factor": 2.0, "rope_original_
 LONG |= {"rope_short_divisors": (1.0, 1.5, 2.0, 3.0), "rope_long_divisors": (2.0, 1.0, 4.0, 5.0)}
 DISENTANGLED = RELATIVE | {"positions": "disentangled", "kinds": ["encoder"]}
 CLASSES = {"head": "sequence_class", "n_labels": 3}
+TOKENS = {"head": "token_class", "n_labels": 4}
 NARROW = {"embedding_width": 6}
 ONE_VOCABULARY = {"source_vocab_size": None}
 
@@ -118,23 +119,35 @@ OPTIONS: dict[str, list[dict]] = {
     "share_layers": [{"share_layers": True}, {"share_layers": True} | RELATIVE],
     "head": [
         *({"head": name} for name in ("none", "language_model", "span", "embedding")),
-        {"head": "token_class", "n_labels": 4},
+        TOKENS,
         CLASSES,
     ],
     "n_labels": [CLASSES | {"n_labels": 5}],
     "head_activation": [
         {"head": "language_model", "head_transform": True, "activation": "relu", "head_activation": "gelu"},
-        CLASSES | {"head_transform": True, "head_activation": "gelu"},
+        *(CLASSES | {"head_transform": True, "head_activation": name} for name in ("gelu", "tanh", "identity")),
     ],
+    "head_norm": [
+        *({**start, "head_transform": True, "head_norm": True} for start in (CLASSES, TOKENS)),
+        {"head": "language_model", "head_transform": True, "head_norm": False},
+    ],
+    "head_bias": [
+        {**start, "head_transform": True, "head_bias": False}
+        for start in (CLASSES, TOKENS, {"head": "language_model"}, {"head": "embedding"})
+    ],
+    "head_width": [{"head": "embedding", "head_transform": True, "head_width": 5}],
+    "unit_length": [{"head": "embedding", "unit_length": False, "pooling": "mean"}],
     "head_transform": [
         {"head": "language_model", "head_transform": True, "activation": "gelu"},
         {"head": "language_model", "head_transform": True, "tie": "output"} | NARROW,
         CLASSES | {"head_transform": True},
+        TOKENS | {"head_transform": True},
+        {"head": "span", "head_transform": True},
         {"head": "embedding", "head_transform": True},
     ],
     "pooling": [
         start | {"pooling": pooling}
-        for pooling in ("first", "last", "mean")
+        for pooling in ("first", "last", "mean", "max", "mean_sqrt", "weighted_mean")
         for start in (CLASSES, {"head": "embedding"})
     ],
     "output_bias": [{"head": "language_model", "output_bias": False}],

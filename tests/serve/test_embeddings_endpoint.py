@@ -45,3 +45,19 @@ def test_a_wrong_request_names_the_field(server, changes, field):
     status, _, body = server.ask(PATH, {"model": "embedder", "input": "a", **changes})
     assert status == 400
     assert body["error"]["param"].split(".")[0] == field
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ([[5, 6]], "input=[[5, 6]]: expected texts, not token ids"),
+        ([5, 6], "check_embedding_ctx_length=False"),
+        (["a", ""], "expected a text that is not empty, or a list of such texts"),
+        ("", "expected a text that is not empty"),
+        ({"text": "a"}, "expected a text that is not empty"),
+    ],
+)
+def test_what_cannot_be_embedded_is_refused_with_what_to_send(server, given, expected):
+    status, _, body = server.ask(PATH, {"model": "embedder", "input": given})
+    assert status == 400
+    assert expected in body["error"]["message"]

@@ -65,7 +65,7 @@ LIMITS = FormatLimits(
         "head": ("language_model",),
         "n_labels": (None,),
         "head_transform": (False,),
-        "head_activation": (None,),
+        **unset("head_activation", "head_norm", "head_bias", "head_width", "unit_length"),
         "pooling": (None,),
     },
 )

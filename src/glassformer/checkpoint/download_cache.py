@@ -19,16 +19,21 @@ FILE_ENDINGS = (".gguf", ".bin")
 def find_model(path: Path | str) -> Path:
     """Return the path of a model: `path` itself, or the newest snapshot in the cache if `path` is a name on the hub.
 
-    An existing path comes first. Raises FileNotFoundError if a name such as `org/name` is neither an existing path nor
+    An existing path comes first. For a sentence-transformers folder whose encoder has a folder inside it, the result is
+    that folder. Raises FileNotFoundError if a name such as `org/name` is neither an existing path nor
     in the cache; the message has the command that downloads it.
     """
     path = Path(path)
+    if (path / "modules.json").is_file():
+        from glassformer.checkpoint.hf.sentence_folder import encoder_folder
+
+        return encoder_folder(path)
     name = str(path)
     if path.exists() or not HUB_NAME.fullmatch(name) or path.suffix.lower() in FILE_ENDINGS:
         return path
     snapshot = cached_snapshot(name)
     if snapshot is not None:
-        return snapshot
+        return find_model(snapshot)
     if path.parent.is_dir():  # the user means a folder here
         raise FileNotFoundError(no_such_model(path))
     raise FileNotFoundError(

@@ -86,7 +86,7 @@ def _limits(architecture: str, **biases_and_norms: tuple[bool, ...]) -> FormatLi
             "head": ("language_model",),
             "n_labels": (None,),
             "head_transform": (False,),
-            "head_activation": (None,),
+            **unset("head_activation", "head_norm", "head_bias", "head_width", "unit_length"),
             "pooling": (None,),
             "output_bias": (False,),
             "scale_output": (False,),

@@ -111,5 +111,9 @@ def effective_settings(config: ModelConfig) -> dict[str, Any]:
         values["rope_width"] = None if config.rope_size == config.head_size else config.rope_size
     if config.head == "language_model" and config.head_activation == config.activation:
         values["head_activation"] = None
+    if config.head != "language_model" and config.head_activation == "tanh":
+        values["head_activation"] = None
+    values["head_norm"] = config.has_head_norm if config.head_transform else None
+    values["head_width"] = config.embedding_size if config.head == "embedding" else None
     pools = config.head in ("sequence_class", "embedding")
     return values | {"pooling": config.pool_by if pools else None}

@@ -118,14 +118,16 @@ def _is_cached_blob(link: Path) -> bool:
     """Return whether a link has exactly the form that Hugging Face's download cache uses.
 
     The cache stores the files of a repository as `blobs/HASH`. Each downloaded revision is a folder `snapshots/COMMIT`
-    beside `blobs`, with links `../../blobs/HASH`. Such a link is accepted only if it ends at a regular file of this
-    very `blobs` folder.
+    beside `blobs`, with links `../../blobs/HASH`, or `../../../blobs/HASH` in a folder inside it. Such a link is
+    accepted only if it ends at a regular file of this very `blobs` folder.
     """
-    snapshot = link.parent.resolve()
-    target = re.fullmatch(r"\.\./\.\./blobs/([0-9a-f]{40}|[0-9a-f]{64})", os.readlink(link))
-    if target is None or snapshot.parent.name != "snapshots":
+    target = re.fullmatch(r"\.\./(\.\./)?\.\./blobs/([0-9a-f]{40}|[0-9a-f]{64})", os.readlink(link))
+    if target is None:
         return False
-    blob = snapshot.parent.parent / "blobs" / target[1]
+    snapshot = link.parent.resolve() if target[1] is None else link.parent.resolve().parent
+    if snapshot.parent.name != "snapshots":
+        return False
+    blob = snapshot.parent.parent / "blobs" / target[2]
     return link.resolve() == blob and blob.is_file()
 
 

@@ -22,19 +22,21 @@ HELP = ("-h", "--help", "help")
 FUNCTIONS = {
     "demo": ("demo", "demos"),
     "train": ("train", "train"),
+    "prepare": ("prepare", "prepare"),
     "run": ("run", "run"),
     "chat": ("terminal_chat", "chat"),
     "serve": ("serve", "serve"),
     "eval": ("evaluate", "evaluate"),
     "rate": ("rate", "rate"),
     "info": ("info", "info"),
+    "explain": ("explain", "explain"),
     "convert": ("convert", "convert"),
     "tokenizer": ("tokenizer_tools", "tokenizer"),
     "bench": ("bench", "bench"),
     "completion": ("completion", "completion"),
 }
 """For each verb, its module in `glassformer.cli` and its function there."""
-TASK_VERBS = ("demo", "train", "eval")
+TASK_VERBS = ("demo", "train", "prepare", "eval")
 """Verbs whose options depend on the task. Their functions get the arguments as a list and parse them themselves."""
 
 LESS_MEMORY = (
@@ -132,6 +134,8 @@ def _report(error: BaseException, verb: str) -> None:
         if error.filename is None:
             sys.stdout.flush()  # if stdout caused the error, this fails again, and main() reports it
         fail(error, 1)
+    if _is_reported_elsewhere(error):
+        sys.exit(getattr(error, "exit_code", 1))
     if isinstance(error, ValueError | ImportError | FloatingPointError):
         fail(getattr(error, "for_command_line", error), getattr(error, "exit_code", 1))
 
@@ -147,6 +151,14 @@ def _report(error: BaseException, verb: str) -> None:
         message = (str(error) or "the system has none left").splitlines()[0][:300]
         fail(f"out of memory: {message}\n{LESS_MEMORY if verb in ('train', 'demo') else SMALLER_MODEL}", 1)
     raise error
+
+
+def _is_reported_elsewhere(error: BaseException) -> bool:
+    """Return whether the first process of a run of several processes has the same error, and reports it."""
+    if os.environ.get("RANK", "0") == "0":
+        return False
+    is_shared = type(error).__name__ in ("SharedError", "Interrupted", "DivergedError")
+    return is_shared or getattr(error, "exit_code", 1) == 2  # all processes have the same command line
 
 
 def _is_out_of_memory(error: BaseException) -> bool:

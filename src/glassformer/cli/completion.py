@@ -74,7 +74,9 @@ def completion_words() -> dict[str, list[str]]:
     from glassformer.cli.demo import DEFAULT_TASK, demo_function
     from glassformer.cli.evaluate import eval_options
     from glassformer.cli.evaluate_pretrained import evaluate_pretrained
+    from glassformer.cli.explain import explain
     from glassformer.cli.info import info
+    from glassformer.cli.prepare import prepare_flags
     from glassformer.cli.rate import rate
     from glassformer.cli.run import run
     from glassformer.cli.serve import serve
@@ -82,6 +84,7 @@ def completion_words() -> dict[str, list[str]]:
     from glassformer.cli.tokenizer_tools import ACTIONS
     from glassformer.cli.train import run_options
     from glassformer.pipelines.pipeline_registry import demo_tasks
+    from glassformer.tasks.prepare_units import PREPARED_TASKS
     from glassformer.tasks.task_registry import TASKS, config_named, data_named
 
     found = {"": [*VERBS, "help", "--help", "--version"], "help": list(VERBS), "completion": [*get_args(Shell)]}
@@ -91,6 +94,7 @@ def completion_words() -> dict[str, list[str]]:
         ("serve", serve),
         ("rate", rate),
         ("info", info),
+        ("explain", explain),
         ("convert", convert),
         ("bench", bench),
     ):
@@ -108,6 +112,9 @@ def completion_words() -> dict[str, list[str]]:
     found["tokenizer"] = found["help tokenizer"] = list(ACTIONS)
     found["train"] = found["help train"] = list(TASKS)
     found["help demo"] = list(demo_tasks())
+    for task in PREPARED_TASKS:
+        found[f"prepare {task}"] = _flags(prepare_flags(task))
+    found["prepare"] = found["help prepare"] = list(PREPARED_TASKS)
     found["demo"] = [*demo_tasks(), *found[f"demo {DEFAULT_TASK}"]]
     return found
 

@@ -42,7 +42,7 @@ def info(
         path: A model folder, a GGUF or llama2.c file, or org/name for a model in Hugging Face's download cache.
         json: Print one JSON object, with all settings.
         runtime: Also show how the model would compute on this machine, and why: device, numbers, kernels, steps, cost
-            of the first use, and memory. The weights are not loaded.
+            of the first use, memory, and the speed at most. The weights are not loaded.
         device: With --runtime: the device that run would be asked for; auto is a GPU where there is one.
         dtype: With --runtime: the numbers that run would be asked for; auto is float32, or on a GPU the
             bfloat16 or float16 in which the file is stored.

@@ -13,7 +13,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from glassformer.base.fields import Whole
 from glassformer.cli.flag_parser import HELP, HELP_ALL, UsageError, help_text, naming_columns, parse_options
+from glassformer.cli.launch import is_follower, is_started, launch
 from glassformer.progress import Step, reporting
 
 if TYPE_CHECKING:
@@ -40,6 +42,10 @@ class RunOptions:
     """Show no progress. Errors and the last line are still shown."""
     overwrite: bool = False
     """Replace a model in --out that another run wrote; other files are never replaced."""
+    devices: Whole = 0
+    """Train with this many processes on this machine, one per GPU or core; 0 is one process without a launcher."""
+    max_restarts: Whole = 0
+    """With --devices, start again from the newest checkpoint this many times if a process is killed."""
     track: Literal["none", "wandb", "mlflow"] = "none"
     """Also log losses and scores to Weights & Biases or MLflow, whose package must be installed. TensorBoard events are
     in OUT.run wherever tensorboard is installed."""
@@ -63,6 +69,9 @@ def train(arguments: list[str]) -> None:
     given, run = read_given(task, rest)
     if run.get("restart") and run.get("accept_changes"):
         raise UsageError("--restart discards the run and --continue keeps it: expected one of them")
+    devices, max_restarts = run.pop("devices", 0), run.pop("max_restarts", 0)
+    if devices and not is_started():
+        launch(["train", *arguments], devices, max_restarts)
     _train(task, given, run, began)
 
 
@@ -90,13 +99,14 @@ def _train(task: str, given: dict[str, Any], run: dict[str, Any], began: float) 
     except TypeError as error:
         raise ValueError(str(error)) from error
     out = run.pop("out")
-    with reporting(quiet=run.pop("quiet", False)):
+    with reporting(quiet=run.pop("quiet", False) or is_follower()):
         with Step("loading torch"):
             made = request.make()
         callbacks = _callbacks(run.pop("track", "none"), out, made.config)
         with naming_columns(made.config.data):
             scores = made.train(out, began=began, **run, **callbacks)
-    print(f"wrote {out}: {scores}")
+    if not is_follower():
+        print(f"wrote {out}: {scores}")
 
 
 def _callbacks(tracker: str, out: Path, config: Any) -> "Callbacks":

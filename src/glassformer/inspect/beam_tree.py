@@ -161,7 +161,7 @@ def trace_beam(
 
 
 def _explain_survivors(trace: BeamTrace) -> None:
-    """Give the reason why the hypotheses that were alive at the end did not go on."""
+    """Give the reason why the hypotheses that were alive at the end were not continued."""
     for found in trace.steps[-1] if trace.steps else []:
         if found["kept"] and not found["finished"]:
             found["reason"] = "the search stopped: it could no longer beat the finished texts"

@@ -1,5 +1,6 @@
 """Build the explanation of one text: every number that the explorer page shows, as one JSON object."""
 
+import html
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,9 @@ from glassformer.inspect.health import check_health
 from glassformer.inspect.json_values import number, numbers
 from glassformer.inspect.learning import describe_learning
 from glassformer.inspect.lens import describe_lens
+from glassformer.inspect.next_tokens import describe_next
 from glassformer.inspect.objective import Objective
+from glassformer.inspect.page_file import page_html, write_page_file
 from glassformer.inspect.pipeline_text import ModelText, end_of, read_text, source_tokenizer, writing_settings
 from glassformer.inspect.position_pictures import describe_positions
 from glassformer.inspect.stack_numbers import describe_stacks, pack_map, record_text, roll_out
@@ -27,15 +30,21 @@ from glassformer.progress import Step
 from glassformer.text.merge_steps import cut_text
 
 VERSION = 1
-CANDIDATES = 50
-"""How many next tokens are listed at each position."""
 
 
 class Explanation:
-    """The explanation of one text: `data` holds it as JSON values."""
+    """The explanation of one text: `data` holds it as JSON values. A notebook shows it as a page."""
 
     def __init__(self, data: dict[str, Any]):
         self.data = data
+
+    def save(self, path: Path | str) -> None:
+        """Write the page as one HTML file, which needs no other file and no network."""
+        write_page_file(Path(path), self.data)
+
+    def _repr_html_(self) -> str:
+        page = html.escape(page_html(self.data), quote=True)
+        return f'<iframe srcdoc="{page}" title="Explanation" style="width: 100%; height: 720px; border: 0"></iframe>'
 
     def to_json(self) -> str:
         """Return the explanation as JSON."""
@@ -180,29 +189,4 @@ def describe_output(pipe: Any, read: ModelText, output: Tensor, objective: Objec
     else:
         kind = {"token_class": "tags", "language_model": "mask"}.get(head, "text")
         found |= {"kind": kind, "text": pipe.run(read.source.text)}
-    return found
-
-
-def describe_next(read: ModelText, output: Tensor) -> list[dict[str, Any]] | None:
-    """Return the most likely next tokens at each position of the target; None for a model that writes no text."""
-    if read.target is None or read.model.config.head != "language_model":
-        return None
-    logs = output[0].float().log_softmax(-1)  # (T, V)
-    best = logs.topk(min(CANDIDATES, logs.shape[1]), dim=-1)
-    rest = (1 - best.values.exp().sum(-1)).clamp_min(0)
-    tokenizer, found = read.target.tokenizer, []
-    for place, answer in enumerate(read.answers):
-        ids = best.indices[place].tolist()
-        chosen = None
-        if answer is not None:
-            chosen = {"id": answer, "token": tokenizer.tokens([answer])[0]}
-            chosen["log_probability"] = number(logs[place, answer])
-        values = zip(
-            ids, tokenizer.tokens(ids), output[0, place, ids].tolist(), best.values[place].tolist(), strict=True
-        )
-        candidates = [
-            {"id": i, "token": token, "logit": number(logit), "log_probability": number(log)}
-            for i, token, logit, log in values
-        ]
-        found.append({"position": place, "chosen": chosen, "candidates": candidates, "rest": number(rest[place])})
     return found

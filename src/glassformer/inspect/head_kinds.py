@@ -11,6 +11,8 @@ from glassformer.inspect.json_values import number
 
 CLEAR = 0.4
 """A head has a kind if at least this share of its weight follows the pattern, averaged over the queries."""
+MOST_QUERIES = 128
+"""The kind of a head is measured on about this many queries, evenly spread over a longer text."""
 DIFFUSE = 0.9
 """A head is diffuse if the entropy of its rows is at least this share of the largest possible one."""
 
@@ -25,8 +27,9 @@ def head_kind(
     other places of the same token ("same word"). For "diffuse" it is the entropy of the rows, divided by that of
     uniform weights. A head without a clear pattern is "mixed", with its highest score.
     """
-    scores = pattern_scores(weights, query_ids, key_ids, is_cross=is_cross)
-    spread = row_entropy(weights, is_causal=is_causal)
+    rows = torch.arange(0, len(weights), max(1, len(weights) // MOST_QUERIES))
+    scores = pattern_scores(weights, query_ids, key_ids, rows, is_cross=is_cross)
+    spread = row_entropy(weights, rows, is_causal=is_causal)
     best = max(scores, key=lambda name: scores[name])
     if spread >= DIFFUSE:
         return {"kind": "diffuse", "score": number(spread)}
@@ -36,16 +39,16 @@ def head_kind(
 
 
 def pattern_scores(
-    weights: Tensor, query_ids: Sequence[int], key_ids: Sequence[int], *, is_cross: bool
+    weights: Tensor, query_ids: Sequence[int], key_ids: Sequence[int], queries: Tensor, *, is_cross: bool
 ) -> dict[str, float]:
-    """Return the mean weight (0 to 1) that a head's rows (T, S) put on each pattern of tokens."""
+    """Return the mean weight (0 to 1) that some rows `queries` of a head's weights (T, S) put on each pattern."""
     n_queries, n_keys = weights.shape
-    queries, keys = torch.arange(n_queries), torch.arange(n_keys)
-    same = torch.tensor(list(query_ids))[:, None] == torch.tensor(list(key_ids))[None]  # (T, S)
+    keys, weights = torch.arange(n_keys), weights[queries]
+    same = torch.tensor(list(query_ids))[queries, None] == torch.tensor(list(key_ids))[None]
     if is_cross:
         expected = queries * ((n_keys - 1) / max(n_queries - 1, 1))
         near = (keys[None] - expected[:, None]).abs() <= 1
-        found = {"diagonal": _mean(weights, near), "first token": _mean(weights, (keys == 0).expand(n_queries, -1))}
+        found = {"diagonal": _mean(weights, near), "first token": _mean(weights, (keys == 0).expand(len(queries), -1))}
         return found | {"same word": _mean(weights, same)}
     distance = keys[None] - queries[:, None]
     return {
@@ -64,10 +67,11 @@ def _mean(weights: Tensor, pattern: Tensor) -> float:
     return float((weights * pattern).sum(1)[has_any].mean()) if int(has_any.sum()) > 1 else 0.0
 
 
-def row_entropy(weights: Tensor, *, is_causal: bool) -> float:
-    """Return the mean entropy of the rows of weights (T, S), divided by that of uniform weights: 0 to 1."""
+def row_entropy(weights: Tensor, queries: Tensor, *, is_causal: bool) -> float:
+    """Return the mean entropy of some rows of weights (T, S), divided by that of uniform weights: 0 to 1."""
     n_queries, n_keys = weights.shape
-    allowed = torch.arange(n_keys - n_queries + 1, n_keys + 1) if is_causal else torch.full((n_queries,), n_keys)
+    allowed = queries + n_keys - n_queries + 1 if is_causal else torch.full((len(queries),), n_keys)
+    weights = weights[queries]
     several = allowed > 1
     if not several.any():
         return 0.0

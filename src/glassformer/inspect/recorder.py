@@ -98,15 +98,22 @@ def record(model: nn.Module, *patterns: str) -> Iterator[RecordedActivations]:
     >>> recorded["decoder.layers.1.self_attn.weights"].shape  # batch, heads, queries, keys
     torch.Size([1, 4, 3, 3])
     """
+    recorded = RecordedActivations()
+    with record_into(recorded, model, *patterns):
+        yield recorded
+
+
+@contextmanager
+def record_into(recorded: RecordedActivations, model: nn.Module, *patterns: str) -> Iterator[None]:
+    """Record as `record` does into an object of the caller, whose `add` may keep less than the whole activation."""
     if not patterns:
         raise ValueError("record was given no pattern: expected names such as 'decoder.layers.*.self_attn.weights'")
     chosen = {name for pattern in patterns for name in match_names(model, pattern)}
-    recorded = RecordedActivations()
     with _watching(model) as watcher:
         entry = (chosen, recorded)
         watcher.records.append(entry)
         try:
-            yield recorded
+            yield
         finally:
             watcher.records = [one for one in watcher.records if one is not entry]
 

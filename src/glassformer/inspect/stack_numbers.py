@@ -8,7 +8,7 @@ from torch import Tensor
 from glassformer.inspect.head_kinds import decoder_rollout, head_kind, pooling_factor, rollout
 from glassformer.inspect.json_values import numbers, pack
 from glassformer.inspect.pipeline_text import AnyModel, ModelText
-from glassformer.inspect.recorder import STACKS, RecordedActivations, record
+from glassformer.inspect.recorder import STACKS, RecordedActivations, record_into
 from glassformer.models import EncoderDecoderModel
 from glassformer.nn import Stack
 from glassformer.nn.layers import Layer
@@ -36,15 +36,42 @@ class RecordedText(NamedTuple):
     terms: dict[str, ScoreTerms]
 
 
+class LongTextActivations(RecordedActivations):
+    """Recorded activations of a long text: attention weights are reduced as they come, to save memory.
+
+    `recorded[name]` of attention weights is their mean over the heads, (B, 1, T, S).
+    """
+
+    def __init__(self, read: ModelText):
+        super().__init__()
+        self._read = read
+        self.maps: dict[str, tuple[Tensor, list[dict[str, Any]]]] = {}
+        """The reduced map of each head (H, T', S') and the kind of each head, by the name of the attention module."""
+
+    def add(self, name: str, value: Tensor) -> None:
+        """Store the value of one forward pass."""
+        if not name.endswith(".weights"):
+            super().add(name, value)
+            return
+        weights = value[0].detach().float()
+        owner = name.removesuffix(".weights")
+        factor = pooling_factor(max(weights.shape[1:]), LONGEST_MAP)
+        pooled = torch.nn.functional.max_pool2d(weights[None], factor, ceil_mode=True)[0]
+        self.maps[owner] = (pooled.cpu(), kinds_of_heads(self._read, owner, weights))
+        super().add(name, weights.mean(0)[None, None])
+
+
 def record_text(read: ModelText) -> RecordedText:
     """Run the model on a text once, with everything that the page shows recorded."""
     parts = ["*_attn.weights", "*_attn.out", "*.ffn.out", "*.resid.*", "*embeddings.out", "*coder.out"]
-    if max(len(side.ids) for side in (read.source, read.target) if side is not None) <= LONGEST_VECTORS:
+    longest = max(len(side.ids) for side in (read.source, read.target) if side is not None)
+    if longest <= LONGEST_VECTORS:
         parts += ["*_attn.q", "*_attn.k", "*_attn.v"]
+    recorded = RecordedActivations() if longest <= LONGEST_FULL else LongTextActivations(read)
     terms: dict[str, ScoreTerms] = {}
     handles = _watch_terms(read.model, terms)
     try:
-        with record(read.model, *parts) as recorded:
+        with record_into(recorded, read.model, *parts):
             output = read.model(**read.inputs())
     finally:
         for handle in handles:
@@ -131,15 +158,12 @@ def _describe_attention(read: ModelText, run: RecordedText, module: Any, name: s
     keys = "source" if is_cross else side
     is_causal = side == "target" and not is_cross
     weights = recorded[f"{name}.weights"][0].float()  # (H, T, S)
-    ids = {"source": read.source.ids, "target": read.target.ids if read.target is not None else []}
-    kinds = [
-        head_kind(head, is_causal=is_causal, query_ids=ids[side], key_ids=ids[keys], is_cross=is_cross)
-        for head in weights
-    ]
     factor = 1
-    if max(weights.shape[1:]) > LONGEST_FULL:
+    if isinstance(recorded, LongTextActivations):
         factor = pooling_factor(max(weights.shape[1:]), LONGEST_MAP)
-        weights = torch.nn.functional.max_pool2d(weights[None], factor, ceil_mode=True)[0]
+        weights, kinds = recorded.maps[name]
+    else:
+        kinds = kinds_of_heads(read, name, weights)
     found = {
         "name": name,
         "kind": "cross" if is_cross else "causal" if is_causal else "self",
@@ -163,6 +187,18 @@ def _describe_attention(read: ModelText, run: RecordedText, module: Any, name: s
         if terms.allowed is not None:
             found["mask"] = pack(terms.allowed[0].expand(weights.shape[1:]).float())
     return found
+
+
+def kinds_of_heads(read: ModelText, name: str, weights: Tensor) -> list[dict[str, Any]]:
+    """Return the kind of each head of an attention module, from its weights (H, T, S)."""
+    is_cross, side = name.endswith("cross_attn"), "target" if name.startswith("decoder") else "source"
+    ids = {"source": read.source.ids, "target": read.target.ids if read.target is not None else []}
+    keys = ids["source" if is_cross else side]
+    is_causal = side == "target" and not is_cross
+    return [
+        head_kind(head, is_causal=is_causal, query_ids=ids[side], key_ids=keys, is_cross=is_cross)
+        for head in weights.cpu()
+    ]
 
 
 def roll_out(read: ModelText, run: RecordedText) -> dict[str, Tensor | None]:

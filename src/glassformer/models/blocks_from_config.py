@@ -145,30 +145,36 @@ def make_head(config: ModelConfig) -> nn.Module | None:
     """Return the head module that `config.head` names; None for "none"."""
     width = config.d_model
     if config.head == "language_model":
-        transform = None
-        if config.head_transform:
-            norm = _norm(config, config.table_width)
-            transform = DenseTransform(
-                width, config.table_width, activation=config.head_activation or config.activation, norm=norm
-            )
         scale = config.output_factor
         width_out = config.table_width if config.head_transform else width
+        transform = _transform(config, width_out)
         return LanguageModelHead(
             width_out, config.vocab_size, bias=config.output_bias, scale=scale, transform=transform
         )
-    transform = None
-    if config.head_transform:
-        transform = DenseTransform(width, width, activation=config.head_activation or "tanh")
+    transform = _transform(config, config.embedding_size)
     if config.head == "sequence_class":
         return SequenceClassHead(
             width, config.n_labels or 0, pooling=config.pool_by, transform=transform, dropout=config.dropout
         )
     if config.head == "embedding":
-        return EmbeddingHead(pooling=config.pool_by, transform=transform)
+        return EmbeddingHead(pooling=config.pool_by, transform=transform, unit_length=config.unit_length)
     if config.head in ("token_class", "span"):
         n_labels = 2 if config.head == "span" else config.n_labels or 0
-        return TokenClassHead(width, n_labels, dropout=config.dropout)
+        return TokenClassHead(width, n_labels, dropout=config.dropout, transform=transform)
     return None
+
+
+def _transform(config: ModelConfig, width: int) -> DenseTransform | None:
+    """Return the dense layer of a head, with outputs of this width; None if the head has none."""
+    if not config.head_transform:
+        return None
+    return DenseTransform(
+        config.d_model,
+        width,
+        activation=config.head_activation or (config.activation if config.head == "language_model" else "tanh"),
+        norm=_norm(config, width) if config.has_head_norm else None,
+        bias=config.head_bias,
+    )
 
 
 def _norm(config: ModelConfig, width: int) -> nn.Module:

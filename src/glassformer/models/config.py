@@ -12,10 +12,13 @@ from glassformer.base.checks import shown
 from glassformer.base.fields import Checked, Count, Positive, Probability, Whole
 from glassformer.base.names import suggestion
 from glassformer.models.config_checks import check_config
-from glassformer.nn.activations import ActivationName
+from glassformer.nn.activations import ActivationName, HeadActivationName
 from glassformer.nn.rotary_scaling import RotaryScaling, ScalingKind
 
 Kind = Literal["encoder", "decoder", "encoder_decoder"]
+PoolingName = Literal["first", "last", "mean", "max", "mean_sqrt", "weighted_mean"]
+"""Ways to pool the vectors of a sequence into one. "mean_sqrt" is their sum divided by the root of their number;
+"weighted_mean" weights the n-th token by n."""
 
 OTHER_NAMES = {
     "n_layers": "n_encoder_layers or n_decoder_layers",
@@ -30,6 +33,13 @@ OTHER_NAMES = {
     "max_position_embeddings": "max_len",
 }
 """Names that other libraries use for our fields. The error about an unknown field suggests our name for it."""
+
+
+HEAD_FIELDS = (
+    *("n_labels", "head_transform", "head_activation", "head_norm", "head_bias", "head_width", "unit_length"),
+    "pooling",
+)
+"""Fields that have an effect on the head alone, beside `head`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,9 +183,17 @@ class ModelConfig(Checked):
     """Number of classes, for the heads sequence_class and token_class."""
     head_transform: bool = False
     """Add a dense layer to the head, with activation and norm for a language model or tanh otherwise, as in BERT."""
-    head_activation: ActivationName | None = None
+    head_activation: HeadActivationName | None = None
     """Activation of the dense layer in a head; None is the layers' in a language-model head, and tanh otherwise."""
-    pooling: Literal["first", "last", "mean"] | None = None
+    head_norm: bool | None = None
+    """Normalize after the dense layer of a head; None does so in a language-model head only."""
+    head_bias: bool = True
+    """Add a bias in the dense layer of a head."""
+    head_width: Count | None = None
+    """Width of the vectors of an embedding head with a dense layer; None is d_model."""
+    unit_length: bool = True
+    """Divide the vectors of an embedding head by their length."""
+    pooling: PoolingName | None = None
     """How a head pools a sequence into one vector; None is the first token of an encoder, the last of a decoder."""
     output_bias: bool = True
     """Add a learned bias to each token's logit in the language-model head."""
@@ -282,9 +300,20 @@ class ModelConfig(Checked):
         return self.output_multiplier * (self.d_model**-0.5 if self.scale_output else 1.0)
 
     @property
-    def pool_by(self) -> Literal["first", "last", "mean"]:
+    def pool_by(self) -> PoolingName:
         """How a head pools a sequence: `pooling`, or if it is None, "last" for models with a decoder, else "first"."""
         return self.pooling or ("last" if self.n_decoder_layers else "first")
+
+    @property
+    def has_head_norm(self) -> bool:
+        """Whether a norm follows the head's dense layer: `head_norm`, or if it is None, only for language models."""
+        is_default = self.head == "language_model"
+        return self.head_transform and (is_default if self.head_norm is None else self.head_norm)
+
+    @property
+    def embedding_size(self) -> int:
+        """Width of the vectors that an embedding head returns: `head_width`, or `d_model` if it is None."""
+        return self.d_model if self.head_width is None else self.head_width
 
     @property
     def ties_embeddings(self) -> bool:
@@ -304,11 +333,10 @@ class ModelConfig(Checked):
     def with_head(self, head: str, **changes: Any) -> "ModelConfig":
         """Return this config with another head: `preset("bert-base").with_head("sequence_class", n_labels=2)`.
 
-        Fields that belong to the old head (`n_labels`, `head_transform`, `head_activation`, `pooling`, a tied output)
-        are reset, unless `changes` sets them.
+        Fields that belong to the old head (`HEAD_FIELDS` and a tied output) are reset, unless `changes` sets them.
         """
-        reset = dict.fromkeys(("n_labels", "head_activation", "pooling"))
-        values: dict[str, Any] = {"head": head, "head_transform": False, **reset}
+        reset = {field.name: field.default for field in fields(self) if field.name in HEAD_FIELDS}
+        values: dict[str, Any] = {**reset, "head": head}
         if head != "language_model":
             values["tie"] = {"output": "none", "all": "embeddings"}.get(self.tie, self.tie)
         return ModelConfig.from_dict({**self.to_dict(), **values, **changes})

@@ -143,15 +143,21 @@ def _check_head(config: ModelConfig) -> None:
         )
     if config.n_labels is not None and config.head not in ("sequence_class", "token_class"):
         raise ValueError(f"n_labels={config.n_labels} with head={config.head!r}, which has no classes: expected None")
-    if config.head_transform and config.head in ("none", "token_class", "span"):
-        raise ValueError(f"head_transform=True with head={config.head!r}, which does not support it: expected False")
-    with_transform = config.head_transform and config.head in ("language_model", "sequence_class")
-    if config.head_activation is not None and not with_transform:
-        raise ValueError(
-            f"head_activation={config.head_activation!r} with head={config.head!r} and head_transform="
-            f"{config.head_transform}: expected None, or a language-model head or a sequence-class head with "
-            "head_transform=True"
-        )
+    if config.head_transform and config.head == "none":
+        raise ValueError("head_transform=True with head='none', which does not support it: expected False")
+    for name, default in (("head_activation", None), ("head_norm", None), ("head_bias", True), ("head_width", None)):
+        if getattr(config, name) != default and not config.head_transform:
+            raise ValueError(
+                f"{name}={getattr(config, name)!r} with head={config.head!r} and head_transform=False: expected "
+                f"{default}, or head_transform=True"
+            )
+    for name, default in (("head_width", None), ("unit_length", True)):
+        if getattr(config, name) != default and config.head != "embedding":
+            raise ValueError(
+                f"{name}={getattr(config, name)!r} with head={config.head!r}: expected {default}, or head='embedding'"
+            )
+    if config.head == "embedding" and config.head_norm:
+        raise ValueError("head_norm=True with head='embedding', which has no norm: expected None")
     if config.pooling is not None and config.head not in ("sequence_class", "embedding"):
         raise ValueError(f"pooling={config.pooling!r} with head={config.head!r}, which does not pool: expected None")
     if config.table_width != config.d_model and config.ties_output and not config.head_transform:

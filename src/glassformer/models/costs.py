@@ -124,7 +124,8 @@ def _head(config: ModelConfig, length: int) -> int:
         transform = _linear(width, width_out) if config.head_transform else 0
         return length * (transform + _linear(width_out, config.vocab_size))
     n_labels = 2 if config.head == "span" else config.n_labels or 0
+    transform = _linear(width, config.embedding_size) if config.head_transform else 0
     if config.head in ("token_class", "span"):
-        return length * _linear(width, n_labels)
+        return length * (transform + _linear(width, n_labels))
     # The other heads pool first: one vector per row.
-    return (_linear(width, width) if config.head_transform else 0) + _linear(width, n_labels)
+    return transform + _linear(width, n_labels)

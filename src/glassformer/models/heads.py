@@ -3,24 +3,29 @@
 Every head takes `real` (B, T), True for real tokens and False for padding; None means all are real.
 """
 
-from typing import Literal
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from glassformer.models.config import PoolingName
 from glassformer.nn.activations import HeadActivationName, activation_function
 from glassformer.nn.dropout import Dropout
-
-Pooling = Literal["first", "last", "mean"]
 
 
 class DenseTransform(nn.Module):
     """A dense layer, an activation and an optional norm, applied inside a head before its last layer."""
 
-    def __init__(self, width_in: int, width_out: int, *, activation: HeadActivationName, norm: nn.Module | None = None):
+    def __init__(
+        self,
+        width_in: int,
+        width_out: int,
+        *,
+        activation: HeadActivationName,
+        norm: nn.Module | None = None,
+        bias: bool = True,
+    ):
         super().__init__()
-        self.dense = nn.Linear(width_in, width_out)
+        self.dense = nn.Linear(width_in, width_out, bias=bias)
         self.act = activation_function(activation)
         self.norm = norm
 
@@ -59,10 +64,10 @@ class SequenceClassHead(nn.Module):
     """Head that returns one score per class for a whole sequence, from its pooled hidden states."""
 
     def __init__(
-        self, width: int, n_labels: int, *, pooling: Pooling, transform: DenseTransform | None, dropout: float
+        self, width: int, n_labels: int, *, pooling: PoolingName, transform: DenseTransform | None, dropout: float
     ):
         super().__init__()
-        self.pooling: Pooling = pooling
+        self.pooling: PoolingName = pooling
         self.transform = transform
         self.dropout = Dropout(dropout)
         self.out_proj = nn.Linear(width, n_labels)
@@ -81,43 +86,56 @@ class TokenClassHead(nn.Module):
     It is the span head too, with two classes: start of the span and end of the span.
     """
 
-    def __init__(self, width: int, n_labels: int, *, dropout: float):
+    def __init__(self, width: int, n_labels: int, *, dropout: float, transform: DenseTransform | None = None):
         super().__init__()
+        self.transform = transform
         self.dropout = Dropout(dropout)
         self.out_proj = nn.Linear(width, n_labels)
 
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
         """Return class scores (B, T, n_labels) of hidden states (B, T, C). Padding gets scores too."""
+        if self.transform is not None:
+            hidden = self.transform(hidden)
         return self.out_proj(self.dropout(hidden))
 
 
 class EmbeddingHead(nn.Module):
-    """Head that returns one embedding with Euclidean norm 1 for a whole sequence, from its pooled hidden states."""
+    """Head that returns one embedding for a whole sequence, from its pooled hidden states.
 
-    def __init__(self, *, pooling: Pooling, transform: DenseTransform | None):
+    With `unit_length` the embedding has Euclidean norm 1.
+    """
+
+    def __init__(self, *, pooling: PoolingName, transform: DenseTransform | None, unit_length: bool = True):
         super().__init__()
-        self.pooling: Pooling = pooling
+        self.pooling: PoolingName = pooling
         self.transform = transform
+        self.unit_length = unit_length
 
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
         """Return embeddings (B, C) of hidden states (B, T, C)."""
         pooled = pool(hidden, real, self.pooling)
         if self.transform is not None:
             pooled = self.transform(pooled)
-        return F.normalize(pooled, dim=-1, eps=1e-12)
+        return F.normalize(pooled, dim=-1, eps=1e-12) if self.unit_length else pooled
 
 
-def pool(hidden: Tensor, real: Tensor | None, pooling: Pooling) -> Tensor:
+def pool(hidden: Tensor, real: Tensor | None, pooling: PoolingName) -> Tensor:
     """Reduce the hidden states of each sequence to one vector: (B, T, C) -> (B, C).
 
-    `pooling` "mean" is the mean over the real tokens; "first" and "last" take the first and last *real* token,
-    whichever side the padding is on.
+    `pooling` "mean", "mean_sqrt", "weighted_mean" and "max" are over the real tokens; "first" and "last" take the first
+    and last *real* token, whichever side the padding is on.
     """
     if real is None:
         real = torch.ones(hidden.shape[:2], dtype=torch.bool, device=hidden.device)
-    if pooling == "mean":
+    if pooling in ("mean", "mean_sqrt", "weighted_mean"):
         weight = real.to(hidden.dtype)[:, :, None]  # (B, T, 1)
-        return (hidden * weight).sum(1) / weight.sum(1).clamp_min(1)
+        if pooling == "weighted_mean":
+            weight = weight * real.cumsum(1).to(hidden.dtype)[:, :, None]
+        total = weight.sum(1).clamp_min(1)
+        return (hidden * weight).sum(1) / (total.sqrt() if pooling == "mean_sqrt" else total)
+    if pooling == "max":
+        is_empty = ~real.any(1, keepdim=True)  # a sequence without real tokens keeps all, so that none is infinite
+        return hidden.masked_fill(~(real | is_empty)[:, :, None], float("-inf")).amax(1)
     length = real.shape[1]
     index = real.int().argmax(1) if pooling == "first" else length - 1 - real.flip(1).int().argmax(1)
     return hidden[torch.arange(hidden.shape[0], device=hidden.device), index]

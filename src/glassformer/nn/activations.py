@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 ActivationName = Literal["relu", "gelu", "gelu_tanh", "silu"]
 """Names of the activations that a feed-forward network can use, as in `ModelConfig.activation`."""
-HeadActivationName = ActivationName | Literal["tanh"]
-"""Names of the activations that a head can use: those of the feed-forward network, and "tanh" for BERT's pooler."""
+HeadActivationName = Literal[ActivationName, "tanh", "identity"]
+"""Names of the activations that a head can use: those of the feed-forward network, "tanh" (BERT's pooler) and none."""
 
 
 def activation_function(name: HeadActivationName) -> "Callable[[Tensor], Tensor]":
@@ -28,6 +28,7 @@ def activation_function(name: HeadActivationName) -> "Callable[[Tensor], Tensor]
         "gelu_tanh": partial(F.gelu, approximate="tanh"),
         "silu": F.silu,
         "tanh": F.tanh,
+        "identity": lambda x: x,
     }
     if name not in functions:
         raise ValueError(f"activation={name!r}: expected one of {', '.join(functions)}")

@@ -1,16 +1,16 @@
 """Turn texts into vectors with an encoder that was loaded from the format of another library."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from glassformer.checkpoint.hf.folder import read_json_table
-from glassformer.checkpoint.hf.values import UnsupportedModelError
-from glassformer.models import EncoderModel, ModelConfig
+from glassformer.checkpoint.hf.folder import open_weights, read_json_table
+from glassformer.checkpoint.hf.sentence_folder import dense_tensors, read_sentence_modules, with_sentence_head
+from glassformer.models import EncoderModel
 from glassformer.models.blocks_from_config import make_head
-from glassformer.models.heads import Pooling
+from glassformer.models.heads import EmbeddingHead
 from glassformer.pipelines.pipeline import (
     READING_BATCH_TOKENS,
     LineAnswer,
@@ -21,30 +21,50 @@ from glassformer.pipelines.pipeline import (
 )
 from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
 
-POOLINGS: dict[str, Pooling] = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "first"}
-
 
 class Embedder(Pipeline):
-    """A pretrained encoder (BERT, sentence-transformers) that turns texts into vectors, with its tokenizer."""
+    """A pretrained encoder (BERT, sentence-transformers) that turns texts into vectors, with its tokenizer.
 
-    def __init__(self, model: EncoderModel, tokenizer: PretrainedTokenizer, *, max_len: int | None = None):
+    Args:
+        max_len: Most tokens of a text, if that is less than the model's limit.
+        prompts: Texts to put before an input, by name.
+        default_prompt: The text that is put before an input if no other is asked for.
+        similarity: How the vectors of the model are compared: cosine, dot, euclidean or manhattan.
+    """
+
+    def __init__(
+        self,
+        model: EncoderModel,
+        tokenizer: PretrainedTokenizer,
+        *,
+        max_len: int | None = None,
+        prompts: Mapping[str, str] | None = None,
+        default_prompt: str = "",
+        similarity: str = "cosine",
+    ):
         if model.config.head != "embedding":
             raise ValueError(f"the model has head={model.config.head!r}: expected 'embedding'")
         self.model = model
         self.tokenizer = tokenizer
         limits = [limit for limit in (max_len, model.config.max_len) if limit is not None]
         self.max_len = min(limits, default=None)
+        self.prompts, self.default_prompt, self.similarity = dict(prompts or {}), default_prompt, similarity
 
-    def embed(self, texts: str | Sequence[str], *, batch_tokens: int | None = None) -> Tensor:
-        """Return a vector of Euclidean length 1 for each text: (N, C) for a list of N texts, (C,) for one string.
+    def embed(
+        self, texts: str | Sequence[str], *, batch_tokens: int | None = None, prompt: str | None = None
+    ) -> Tensor:
+        """Return a vector for each text: (N, C) for a list of N texts, (C,) for one string.
 
-        A text longer than `max_len` tokens is cut and counted in `n_truncated`.
+        The vectors have Euclidean length 1, unless a sentence-transformers folder does not normalize them. A text
+        longer than `max_len` tokens is cut and counted in `n_truncated`. `prompt` is put before each text; None is the
+        model's default prompt, which most models do not have.
         """
         if isinstance(texts, str):
-            return self.embed([texts], batch_tokens=batch_tokens)[0]
-        rows = self._read(check_texts(texts))
+            return self.embed([texts], batch_tokens=batch_tokens, prompt=prompt)[0]
+        before = self.default_prompt if prompt is None else prompt
+        rows = self._read([before + text for text in check_texts(texts)])
         batch_tokens = batch_tokens or self.batch_tokens or READING_BATCH_TOKENS
-        vectors = torch.empty(len(rows), self.model.config.d_model)
+        vectors = torch.empty(len(rows), self.model.config.embedding_size)
         waiting = sorted(range(len(rows)), key=lambda index: -len(rows[index]))
         device = next(self.model.parameters()).device
         pad = self.tokenizer.pad or 0
@@ -75,30 +95,34 @@ class Embedder(Pipeline):
         return [row if len(row) <= limit else [*row[: limit - 1], row[-1]] for row in rows]
 
 
-def with_pooling(folder: Path, config: ModelConfig) -> ModelConfig:
-    """Return the config with its head replaced by an embedding head, which pools the hidden states into one vector.
+def read_embedder(
+    model: EncoderModel, tokenizer: PretrainedTokenizer, folder: Path, *, allow_pickle: bool = False
+) -> Embedder:
+    """Return the pipeline of an encoder and the folder that it was read from. The model's head is replaced.
 
-    A sentence-transformers folder names the kind of pooling; for other folders it is the mean.
+    A sentence-transformers folder lists what its head does (see `sentence_folder.py`); a dense layer is read here.
     """
-    path = folder / "1_Pooling" / "config.json"
-    if not path.is_file():
-        return config.with_head("embedding", pooling="mean")
-    asked = [key for key, value in read_json_table(path).items() if key.startswith("pooling_mode_") and value is True]
-    if len(asked) != 1 or asked[0] not in POOLINGS:
-        raise UnsupportedModelError(
-            f"{path} asks for {', '.join(asked) or 'nothing'}: expected one of {', '.join(POOLINGS)}"
-        )
-    if list(folder.glob("*_Dense")):
-        raise UnsupportedModelError(f"{folder} has a dense layer after its pooling, which is not supported")
-    return config.with_head("embedding", pooling=POOLINGS[asked[0]])
-
-
-def as_embedder(model: EncoderModel, folder: Path) -> EncoderModel:
-    """Replace the model's head by an embedding head, which has no parameters, and return it. See `with_pooling`."""
-    if model.config.head != "embedding":
-        model.config = with_pooling(folder, model.config)
-        model.head = make_head(model.config)
-    return model.eval()
+    modules = read_sentence_modules(folder)
+    config = with_sentence_head(folder, model.config)
+    if config != model.config:
+        model.config, model.head = config, make_head(config)
+    if modules is None:
+        return Embedder(model.eval(), tokenizer, max_len=longest_text(folder))
+    if modules.dense is not None:
+        assert isinstance(model.head, EmbeddingHead)
+        assert model.head.transform is not None
+        found = dense_tensors(modules.dense, open_weights(modules.dense, allow_pickle))
+        model.head.transform.dense.load_state_dict(found)
+        one = next(model.parameters())
+        model.head.to(one.device, one.dtype if one.is_floating_point() else torch.float32)
+    return Embedder(
+        model.eval(),
+        tokenizer,
+        max_len=longest_text(modules.encoder),
+        prompts=modules.prompts,
+        default_prompt=modules.default_prompt,
+        similarity=modules.similarity,
+    )
 
 
 def longest_text(folder: Path) -> int | None:

@@ -18,10 +18,12 @@ from glassformer.checkpoint.load_errors import naming_errors
 from glassformer.checkpoint.summary import stored_format
 from glassformer.decoding import GenerationConfig
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel
-from glassformer.pipelines.embedder import Embedder, as_embedder, longest_text, with_pooling
+from glassformer.pipelines.embedder import Embedder
 from glassformer.pipelines.generator import Generator
+from glassformer.pipelines.pair_scorer import PairScorer
 from glassformer.pipelines.pipeline import GPU_BATCH_TOKENS
 from glassformer.pipelines.pipeline_registry import TASK, pipeline_named, read_about
+from glassformer.pipelines.pretrained_encoder import encoder_config, read_encoder_pipeline
 from glassformer.pipelines.seq2seq_pipeline import GENERATION, check_cost
 from glassformer.pipelines.text_to_text import TextToText
 from glassformer.pipelines.trained_pipeline import ModelLoader, TrainedPipeline
@@ -29,7 +31,7 @@ from glassformer.runtime.choose_runner import CompileChoice, check_compile, comp
 from glassformer.runtime.prepare_model import DtypeName, Quantization, choose_preparation
 from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
 
-Loaded = TrainedPipeline[Any] | Generator | Embedder | TextToText
+Loaded = TrainedPipeline[Any] | Generator | Embedder | PairScorer | TextToText
 
 
 def load(
@@ -46,9 +48,10 @@ def load(
     """Load a model as a pipeline that is ready to use.
 
     A model trained with Glassformer gives the pipeline of its task, such as a `Translator` or a `Classifier`. For
-    Hugging Face folders, GGUF files and llama2.c files, a decoder gives a `Generator`, an encoder an `Embedder` and an
-    encoder-decoder a `TextToText`; `allow_pickle` (which also reads pytorch_model.bin) applies only to these.
-    Nothing is downloaded, and no code in the files is run.
+    Hugging Face folders, GGUF files and llama2.c files, a decoder gives a `Generator`, an encoder-decoder a
+    `TextToText`, and an encoder an `Embedder`, unless it was saved with a head for classes (`Classifier`, or
+    `PairScorer` for a single score) or spans (`Extractor`). `allow_pickle` (which also reads pytorch_model.bin) applies
+    only to these. Nothing is downloaded, and no code in the files is run.
 
     Weights are read one tensor at a time, and each layer is quantized as soon as it has been read. So loading needs
     little more memory than the larger of the file and the loaded model.
@@ -119,13 +122,13 @@ def _load(path: Path, read_model: ModelLoader, allow_pickle: bool) -> Loaded:
     model = read_model(
         path,
         allow_pickle=allow_pickle,
-        adapt=(lambda config: with_pooling(base, config)) if is_encoder else None,
+        adapt=(lambda config: encoder_config(base, config)) if is_encoder else None,
         external=foreign,
     )
     path = path if (path / "tokenizer.json").is_file() else base
     tokenizer = tokenizer or PretrainedTokenizer.from_folder(path)
     if isinstance(model, EncoderModel):
-        return Embedder(as_embedder(model, base), tokenizer, max_len=longest_text(base))
+        return read_encoder_pipeline(model, tokenizer, base, origin, allow_pickle=allow_pickle)
     if model.config.head != "language_model":
         raise ValueError(
             f"{path} holds a model with head={model.config.head!r}, which generates no text: expected one that was "

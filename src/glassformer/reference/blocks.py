@@ -192,12 +192,18 @@ def tanh(x: Array) -> tuple[Array, Array]:
     return t, 1 - t**2
 
 
+def identity(x: Array) -> tuple[Array, Array]:
+    """Return x and 1, its derivative."""
+    return x, np.ones_like(x)
+
+
 ACTIVATIONS: dict[str, Callable[[Array], tuple[Array, Array]]] = {
     "relu": relu,
     "gelu": gelu,
     "gelu_tanh": gelu_tanh,
     "silu": silu,
     "tanh": tanh,
+    "identity": identity,
 }
 
 

@@ -78,6 +78,10 @@ class Config:
     n_labels: int | None = None
     head_transform: bool = False
     head_activation: str | None = None
+    head_norm: bool | None = None
+    head_bias: bool = True
+    head_width: int | None = None
+    unit_length: bool = True
     pooling: str | None = None
     output_bias: bool = True
     scale_output: bool = False
@@ -134,6 +138,12 @@ class Config:
     def pool_by(self) -> str:
         """How a head pools a sequence: `pooling`, or if it is None, "last" for models with a decoder, else "first"."""
         return self.pooling or ("last" if self.n_decoder_layers else "first")
+
+    @property
+    def has_head_norm(self) -> bool:
+        """Whether a norm follows the head's dense layer: `head_norm`, or if it is None, only for language models."""
+        is_default = self.head == "language_model"
+        return self.head_transform and (is_default if self.head_norm is None else self.head_norm)
 
     @property
     def has_final_norm(self) -> bool:

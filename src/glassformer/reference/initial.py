@@ -105,14 +105,19 @@ def _head(shapes: Shapes, config: Config) -> None:
     if config.head == "language_model":
         if config.head_transform:
             width = config.table_width
-            _linear(shapes, "head.transform.dense", config.d_model, width)
-            _norm(shapes, "head.transform.norm", config, width)
+            _transform(shapes, config, width)
         if config.tie not in ("output", "all"):
             shapes["head.out_proj.weight"] = (config.vocab_size, width)
         if config.output_bias:
             shapes["head.out_proj.bias"] = (config.vocab_size,)
         return
     if config.head_transform:
-        _linear(shapes, "head.transform.dense", width, width)
+        _transform(shapes, config, config.head_width or width)
     if config.head in ("sequence_class", "token_class", "span"):
         _linear(shapes, "head.out_proj", width, 2 if config.head == "span" else config.n_labels or 0)
+
+
+def _transform(shapes: Shapes, config: Config, width: int) -> None:
+    _linear(shapes, "head.transform.dense", config.d_model, width, config.head_bias)
+    if config.has_head_norm:
+        _norm(shapes, "head.transform.norm", config, width)

@@ -10,8 +10,10 @@ from glassformer.kernels.cpp_library import KernelBuildError, is_library_built
 from glassformer.kernels.kernel_registry import was_library_built
 from glassformer.kernels.triton_kernels import has_triton_kernels
 from glassformer.models import ModelConfig
+from glassformer.models.costs import count_parameters
 from glassformer.runtime.choose_runner import CompileChoice, check_compile
 from glassformer.runtime.decision_rules import KERNEL_RULES, STEP_RULES, WEIGHT_RULES, Situation, decide
+from glassformer.runtime.expected_speed import describe_speed, expected_speed, measure_rates
 from glassformer.runtime.prepare_model import DtypeName, Quantization, choose_preparation, weight_bytes
 
 BUILD_TIME = "about half a minute"
@@ -74,6 +76,13 @@ def report_runtime(
     found["memory"] = (
         f"{size / 1e6:,.0f} MB of weights",
         "loading takes about 1.2 times the larger of file and model",
+    )
+    rates = measure_rates(prepared.device, prepared.dtype)
+    speed = expected_speed(config, rates, size / max(count_parameters(config), 1))
+    found["speed"] = (
+        describe_speed(speed),
+        f"from {rates.bytes_read / 1e9:,.0f} GB/s of memory and {rates.flops / 1e9:,.0f} GFLOP/s measured here; matrix "
+        "products only, so an upper bound",
     )
     return {what: ReportedDecision(*decision) for what, decision in found.items()}
 

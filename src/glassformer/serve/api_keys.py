@@ -11,7 +11,7 @@ from glassformer.serve.rate_limit import RateLimit
 
 DOCS_FILES = "/docs-files"
 """The folder of the scripts of `/docs`."""
-OPEN_PATHS = frozenset({"/", "/health", "/ready", "/docs", "/openapi.json"})
+OPEN_PATHS = frozenset({"/", "/explore", "/health", "/ready", "/docs", "/openapi.json"})
 """Addresses that need no key and have no rate: they cost nothing and tell nothing about other clients."""
 
 

@@ -14,6 +14,7 @@ from glassformer.serve import (
     chat_endpoint,
     completions_endpoint,
     embeddings_endpoint,
+    explain_endpoint,
     health_endpoint,
     live_page,
     models_endpoint,
@@ -36,6 +37,7 @@ ENDPOINTS = (
     completions_endpoint,
     embeddings_endpoint,
     tasks_endpoint,
+    explain_endpoint,
     health_endpoint,
     live_page,
 )

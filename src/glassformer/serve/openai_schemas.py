@@ -5,7 +5,7 @@ Fields without effect here, such as `user`, are accepted because clients send th
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 MAX_TOP_LOG_PROBS = 20
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=())
@@ -205,3 +205,17 @@ class EmbeddingRequest(RequestBody):
     encoding_format: Literal["float", "base64"] | None = "float"
     dimensions: Annotated[int, Field(ge=1)] | None = Field(None, description="Must be the size of the model's vectors.")
     user: str | None = Field(None, description="Without effect.")
+
+    @field_validator("input", mode="before")
+    @classmethod
+    def refuse_token_ids(cls, value: Any) -> Any:
+        """Refuse token ids, which clients make with a tokenizer of OpenAI's, and empty texts."""
+        texts = value if isinstance(value, list) else [value]
+        if any(isinstance(text, int | list) for text in texts):
+            raise ValueError(
+                "texts, not token ids, whose tokenizer is not known (for langchain-openai: "
+                "check_embedding_ctx_length=False)"
+            )
+        if not texts or not all(isinstance(text, str) and text for text in texts):
+            raise ValueError("a text that is not empty, or a list of such texts")
+        return value

@@ -18,7 +18,7 @@ from glassformer.pipelines.blanks import GAP_TOKENS
 from glassformer.tasks.configs.small_models import small_decoder
 from glassformer.tasks.decoder_task import DecoderTask
 from glassformer.tasks.evaluation import EvalOptions, ScoreReport
-from glassformer.tasks.language import DocumentData, LanguageConfig
+from glassformer.tasks.language import LanguageConfig, TextFileData
 
 if TYPE_CHECKING:
     from glassformer.data.batching.token_stream import TokenStream
@@ -30,7 +30,7 @@ the context."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class CodeData(DocumentData):
+class CodeData(TextFileData):
     """Options that choose the data for code modeling: source files, folders of them, or a corpus."""
 
     suffixes: tuple[str, ...] = (".py",)
@@ -48,7 +48,7 @@ class CodeConfig(LanguageConfig):
 
     FIRST_OPTIONS = ("data", "valid", "suffixes")
 
-    data: CodeData = field(default_factory=CodeData)
+    data: CodeData = field(default_factory=CodeData)  # type: ignore[assignment]  # files are cut for filling in gaps
     context: Count = 256
     """Number of tokens that the model reads at once."""
     fim: Probability = 0.5

@@ -1,6 +1,5 @@
 """The base class of tasks that train a decoder on documents. Importing it does not import torch."""
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,14 +12,17 @@ from glassformer.metrics.perplexity import compressed_bits
 from glassformer.metrics.scores import Scores
 from glassformer.tasks.configs.corpus_size import CHARACTERS_PER_TOKEN, CorpusSize
 from glassformer.tasks.configs.shared import Splits
-from glassformer.tasks.prepared import MORE_DATA, Initialized, Prepared, skipped_note, stored_tokenizer
+from glassformer.tasks.large_data import tokenize_large
+from glassformer.tasks.prepared import MORE_DATA, Initialized, Prepared, skipped_note, skipped_of, stored_tokenizer
 from glassformer.tasks.task import Task
 from glassformer.text import Tokenizer
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from glassformer.data.batching.packed_windows import PackedBatch, PackedBatches
+    from glassformer.data.batching.mixed_batches import MixedBatches
+    from glassformer.data.batching.packed_windows import PackedBatch
+    from glassformer.data.batching.stream_shards import StreamShards
     from glassformer.data.batching.token_stream import TokenStream
     from glassformer.models import DecoderModel
     from glassformer.models.transformer import Model
@@ -55,6 +57,7 @@ class DecoderTask(Task[Document, "PackedBatch"]):
             if run is None
             else run.keep_json("has_documents.json", lambda: self.has_documents(train))
         )
+        corpus = self.tokenized
         if folder is not None:
             model, found = load_decoder(folder, self.special_tokens, self.name, config.base_flag)
             if not isinstance(found, Tokenizer):
@@ -65,7 +68,12 @@ class DecoderTask(Task[Document, "PackedBatch"]):
             texts = (document.text for document in train)
             size, how = config.model.vocab_size, config.tokenizer
             tokenizer = stored_tokenizer(
-                run, lambda: Tokenizer.train(texts, size, how, more_special=self.special_tokens)
+                run,
+                lambda: (
+                    Tokenizer.train(texts, size, how, more_special=self.special_tokens)
+                    if corpus is None
+                    else corpus.tokenizer()
+                ),
             )
             torch.manual_seed(config.train.seed)
             model = DecoderModel(replace(config.model, vocab_size=tokenizer.vocab_size, max_len=config.context))
@@ -91,7 +99,7 @@ class DecoderTask(Task[Document, "PackedBatch"]):
 
     def has_documents(self, train: Iterable[Document]) -> bool:
         """Whether the data is several documents, separated by an end token, instead of one long text."""
-        return not is_one_text(train)
+        return not is_one_text(train) if self.tokenized is None else self.tokenized.has_documents
 
     @override
     def prepare(self, run: "RunFolder") -> Prepared[Document, "PackedBatch"]:
@@ -100,14 +108,26 @@ class DecoderTask(Task[Document, "PackedBatch"]):
         from glassformer.pipelines.language_model import windows_in_words
 
         train, context = self.config.train, self.config.context
-        splits: Splits[Document] = self.config.data.splits()
+        corpus = tokenize_large(self, run)
+        if corpus is None:
+            splits: Splits[Document] = self.config.data.splits()
+        else:
+            splits = Splits((), corpus.valid_examples(self.config.data))
         valid = list(splits.valid)
         if not valid:
             raise ValueError(f"no text is left for validation: {MORE_DATA}")
         pipeline, _ = self.initialize(splits.train, run)
         folder = run.tokens / "stream"
-        stream = TokenStream(folder) if run.has_tokens(folder.name) else self.write(folder, splits.train, pipeline)
-        batches = PackedBatches(stream, context, train.max_tokens, train.seed)
+        stream: TokenStream | StreamShards
+        batches: PackedBatches | MixedBatches[Any]
+        if corpus is None:
+            stream = TokenStream(folder) if run.has_tokens(folder.name) else self.write(folder, splits.train, pipeline)
+            batches = PackedBatches(stream, context, train.max_tokens, train.seed)
+        else:
+            stream = corpus.stream()
+            batches = corpus.window_batches(
+                context, max_tokens=train.max_tokens, seed=train.seed, mix=self.config.data.mix
+            )
         scored = first_characters(valid, MAX_VALID)
         notes = [self.describe(stream, valid, pipeline.tokenizer, batches)]
         if len(scored) < len(valid) or scored[-1] != valid[-1]:
@@ -122,7 +142,7 @@ class DecoderTask(Task[Document, "PackedBatch"]):
             batches,
             evaluate,
             valid,
-            [*notes, *skipped_note(Counter(getattr(splits.train, "skipped", ())))],
+            [*notes, *skipped_note(skipped_of(splits.train) if corpus is None else corpus.skipped)],
             n_train=stream.n_documents,
             validation=f"{windows_in_words(context, context)}, the first {n_valid:,} characters of "
             + self.scored_on("validation", len(valid)),
@@ -144,15 +164,16 @@ class DecoderTask(Task[Document, "PackedBatch"]):
         return {"begin": document_start(tokenizer), "end": tokenizer.end, "unknown": tokenizer.unknown}
 
     def describe(
-        self, stream: "TokenStream", valid: Sequence[Document], tokenizer: Any, batches: "PackedBatches"
+        self, stream: "TokenStream | StreamShards", valid: Sequence[Document], tokenizer: Any, batches: Any
     ) -> str:
         """Return the line about the training text that is printed before training: its bytes, tokens and batches."""
         kind = f"{stream.n_documents:,} documents" if stream.has_documents else "one long text"
         unknown = f", {stream.n_unknown:,} of them unknown" if stream.n_unknown else ""
         n_valid = sum(len(document.text.encode()) for document in valid)
+        windows = getattr(batches, "corpora", [batches])[0]  # all corpora of a mix have windows of the same size
         return (
             f"{kind} to learn from: {stream.n_bytes:,} bytes, {len(stream):,} tokens of {tokenizer.vocab_size:,} "
-            f"kinds{unknown}; {n_valid:,} bytes to validate on; {batches.rows} windows of {batches.width} tokens a "
+            f"kinds{unknown}; {n_valid:,} bytes to validate on; {windows.rows} windows of {windows.width} tokens a "
             f"batch, {len(batches):,} batches an epoch"
         )
 

@@ -171,10 +171,11 @@ class EncoderTask(Task[Example, "LabeledBatch"]):
         return batches[0] if len(batches) == 1 else CycledBatches(batches)
 
     def outputs(self, model: "nn.Module", batch: "LabeledBatch") -> "Tensor":
-        """Return the outputs of the model's head for a batch, in float32."""
+        """Return the outputs of the model's head for a batch, in float32 or wider."""
         from glassformer.pipelines.encoder_pipeline import read_batch
 
-        return read_batch(model, batch).float()
+        found = read_batch(model, batch)
+        return found if found.element_size() > 4 else found.float()
 
     def class_loss(self, model: "nn.Module", batch: "LabeledBatch") -> "Tensor":
         """Return the summed training loss of a head that predicts one label per text or per token.

@@ -63,6 +63,11 @@ def stored_tokenizer(
     return Tokenizer.from_json(run.keep(name, lambda: train().to_json()), where=str(run.path / name))
 
 
+def skipped_of(examples: Any) -> Counter[str]:
+    """Return how many bad records were skipped while examples were read, by problem."""
+    return Counter(getattr(examples, "skipped", ()))
+
+
 def skipped_note(skipped: Counter[str]) -> list[str]:
     """Return a list with one note about the skipped bad records, counted by problem; empty if there are none."""
     reasons = ", ".join(f"{count:,} with {problem}" for problem, count in skipped.most_common())

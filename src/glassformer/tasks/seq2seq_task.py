@@ -1,6 +1,5 @@
 """The base class of tasks that train an encoder-decoder on pairs of texts. Importing it does not import torch."""
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -10,8 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from typing_extensions import override
 
 from glassformer.data.batching.token_files import EncodeBatch, Kept, TextPair, TokenFiles, write_token_files
+from glassformer.tasks.configs.shared import Splits
 from glassformer.tasks.decoder_task import check_fine_tuning
-from glassformer.tasks.prepared import MORE_DATA, Initialized, Prepared, skipped_note, stored_tokenizer
+from glassformer.tasks.large_data import tokenize_large
+from glassformer.tasks.prepared import MORE_DATA, Initialized, Prepared, skipped_note, skipped_of, stored_tokenizer
 from glassformer.tasks.task import Task
 from glassformer.text import BpeDropout, Tokenizer
 
@@ -72,6 +73,12 @@ class Seq2SeqTask(Task[Example, "PairBatch"]):
             self.config.model.vocab_size,
             self.config.model.source_vocab_size,
         )
+        if self.tokenized is not None:
+            corpus, names = self.tokenized, ("tokenizer.json",)
+            if source_size is not None:
+                names = ("source_tokenizer.json", "target_tokenizer.json")  # type: ignore[assignment]
+            found = [stored_tokenizer(run, partial(corpus.tokenizer, name), name) for name in names]
+            return found[0], found[-1]
         if source_size is None:
             texts = (text for pair in train for text in (pair.source, pair.target))
             joint = stored_tokenizer(run, lambda: Tokenizer.train(texts, size, how))
@@ -86,11 +93,15 @@ class Seq2SeqTask(Task[Example, "PairBatch"]):
 
     @override
     def prepare(self, run: "RunFolder") -> Prepared[Example, "PairBatch"]:
-        from glassformer.data.batching.pair_batches import CycledBatches, PairMarks, TokenBudgetBatches
+        from glassformer.data.batching.pair_batches import CycledBatches, NumberedBatches, PairMarks, TokenBudgetBatches
 
-        train, splits = self.config.train, self.config.data.splits()
+        train, corpus = self.config.train, tokenize_large(self, run)
+        if corpus is None:
+            splits: Splits[Example] = self.config.data.splits()
+        else:
+            splits = Splits((), corpus.valid_examples(self.config.data))
         valid_pairs, test_pairs = list(islice(splits.valid, MAX_VALID)), list(splits.test)
-        if next(iter(splits.train), None) is None:
+        if corpus is None and next(iter(splits.train), None) is None:
             raise ValueError("no pairs are left to learn from: expected more data; the files may be empty")
         if not valid_pairs:
             flags = " and ".join(
@@ -98,13 +109,20 @@ class Seq2SeqTask(Task[Example, "PairBatch"]):
             )
             raise ValueError(f"no pairs are left for validation: {MORE_DATA.replace('--valid', flags)}")
         pipeline, _ = self.initialize(splits.train, run)
-        files = self.tokenize(run, pipeline, splits.train)
         (valid_files,) = self.tokenize(run, pipeline, splits.valid, is_train=False)
         base = pipeline.base
         marks = None if base is None else PairMarks(base.target.pad or 0, pipeline.begin)
-        batches = CycledBatches(
-            [TokenBudgetBatches(one, max_tokens=train.max_tokens, seed=train.seed, marks=marks) for one in files]
-        )
+        sizes: dict[str, Any] = {"max_tokens": train.max_tokens, "seed": train.seed}
+        versions: list[NumberedBatches[Any]]
+        if corpus is None:
+            files = self.tokenize(run, pipeline, splits.train)
+            versions = [TokenBudgetBatches(one, marks=marks, **sizes) for one in files]
+            n_train, n_long, skipped = len(files[0]), max(one.n_long for one in files), skipped_of(splits.train)
+        else:
+            numbers = range(len(corpus.versions))
+            versions = [corpus.pair_batches(number, mix=self.config.data.mix, **sizes) for number in numbers]
+            n_train, n_long, skipped = corpus.size.examples - corpus.n_long, corpus.n_long, corpus.skipped
+        batches = CycledBatches(versions)
         valid = TokenBudgetBatches(valid_files, max_tokens=train.max_tokens, marks=marks)
 
         def evaluate() -> dict[str, float]:
@@ -112,7 +130,7 @@ class Seq2SeqTask(Task[Example, "PairBatch"]):
 
         cut = ", and cut" if self.cuts_long else ""
         notes = [
-            f"{len(files[0]):,} pairs to learn from ({max(one.n_long for one in files)} too long{cut}), "
+            f"{n_train:,} pairs to learn from ({n_long} too long{cut}), "
             f"{len(valid_pairs)} to validate on; {pipeline.target_tokenizer.vocab_size:,} tokens; "
             f"{len(batches)} batches an epoch, {batches.padding_share():.1%} of them padding"
         ]
@@ -121,8 +139,8 @@ class Seq2SeqTask(Task[Example, "PairBatch"]):
             batches,
             evaluate,
             test_pairs or valid_pairs,
-            [*notes, *skipped_note(Counter(getattr(splits.train, "skipped", ())))],
-            n_train=len(files[0]),
+            [*notes, *skipped_note(skipped)],
+            n_train=n_train,
             is_test=bool(test_pairs),
             validation=self.scored_on("validation", len(valid_pairs), "greedy"),
         )

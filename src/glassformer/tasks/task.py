@@ -15,10 +15,12 @@ from glassformer.pipelines.pipeline_registry import pipeline_named
 from glassformer.tasks.card import code, in_short
 from glassformer.tasks.configs.corpus_size import CorpusSize
 from glassformer.tasks.configs.defaults import Size
+from glassformer.tasks.configs.divided_data import DividedData
 from glassformer.tasks.configs.shared import Example, Splits, TaskConfig
 from glassformer.tasks.configs.task_options import make_config
 from glassformer.tasks.evaluation import EvalOptions, ScoreReport, describe_scored
 from glassformer.tasks.prepared import Initialized, Prepared, SplitName
+from glassformer.tasks.tokenized_corpus import TokenizedCorpus
 from glassformer.training.fingerprints import fingerprint_examples, fingerprint_model, fingerprint_paths
 
 if TYPE_CHECKING:
@@ -58,6 +60,8 @@ class Task(ABC, Generic[Example, Batch]):
         complete."""
         self.size: Size = "auto"
         """Size of the model, for the choice of the remaining options."""
+        self.tokenized: TokenizedCorpus | None = None
+        """The training data, if it was tokenized in shards: with `prepare`, or because it is large."""
 
     @classmethod
     def data_class(cls) -> type[Any]:
@@ -173,7 +177,18 @@ class Task(ABC, Generic[Example, Batch]):
         return found
 
     def corpus(self) -> CorpusSize:
-        """Return the numbers of examples and characters of the training data, from which defaults are chosen."""
+        """Return the numbers of examples and characters of the training data, from which defaults are chosen.
+
+        Those of large data are estimated.
+        """
+        data = self.config.data
+        if isinstance(data, DividedData):
+            if data.prepared is not None:
+                return TokenizedCorpus(data.prepared).size
+            if data.is_large():
+                from glassformer.tasks.prepare_corpus import estimate_size
+
+                return estimate_size(data, self.sides)
         return CorpusSize.measure(self.sides(example) for example in self.config.data.splits().train)
 
     @classmethod

@@ -23,6 +23,7 @@ from glassformer.tasks.card import CardFacts, code, size_in_words, write_card
 from glassformer.tasks.choose import choose, in_words
 from glassformer.tasks.configs.shared import TaskConfig
 from glassformer.tasks.configs.task_options import make_config
+from glassformer.tasks.large_data import use_prepared
 from glassformer.tasks.prepared import Prepared, SplitName
 from glassformer.tasks.recipes import recipe_text
 from glassformer.tasks.training_run import train_run
@@ -30,8 +31,11 @@ from glassformer.training.adapter_folder import AdapterFiles, adapter_files, wri
 from glassformer.training.callbacks import Callbacks, tell_model_saved
 from glassformer.training.fingerprints import paths_of
 from glassformer.training.lora import add_adapters, merge_adapters, n_trained, narrowed
+from glassformer.training.parallel import Parallel, read_layout
 from glassformer.training.precision import is_bf16_on_gpu
-from glassformer.training.run_folder import RunFolder, open_run
+from glassformer.training.processes import Processes, joined
+from glassformer.training.run_folder import RunFolder
+from glassformer.training.shared_run import FollowedRun, kept_texts, open_shared_run
 from glassformer.training.state import TrainState
 from glassformer.training.training_speed import using_threads
 
@@ -58,35 +62,73 @@ def train_task(
         raise ValueError("--restart discards the run and --continue keeps it: expected one of them")
     folder = out.resolve()
     _check_output_is_no_input(task.config, folder)
-    with reporting(), open_run(folder, restart=restart) as run, using_threads(0):
-        check_output(folder, overwrite=overwrite, owner=run.id)
-        return _train(task, folder, run, callbacks, accept_changes=accept_changes, overwrite=overwrite, began=began)
+    with (
+        joined(task.config.train.device, is_needed=bool(task.config.train.parallel)) as processes,
+        reporting(quiet=not processes.is_leader),
+        open_shared_run(folder, processes, restart=restart) as run,
+        using_threads(0),
+    ):
+        with processes.together():
+            read_layout(task.config.train.parallel, processes.size)
+            if processes.is_leader:
+                check_output(folder, overwrite=overwrite, owner=run.id)
+        ready, parallel, chosen = processes.after_leader(
+            lambda: _prepare(task, run, processes, accept_changes=accept_changes, began=began),
+            share=lambda: kept_texts(run),
+            take=lambda texts: run.kept.update(texts) if isinstance(run, FollowedRun) else None,
+        )
+        processes.check_equal("other data", run.inputs, "Every process needs the same files")
+        processes.check_equal("other options", run.config, "Start every process with the same command")
+        state, adapter = _train_model(task, ready, run, callbacks, chosen, parallel, began)
+        scores: Scores | None = None
+        with processes.together():
+            if processes.is_leader:
+                scores = _score_and_save(task, ready, state, adapter, folder, run, overwrite=overwrite)
+        found = processes.broadcast(scores)
+        assert found is not None
+        if processes.is_leader:
+            tell_model_saved(callbacks, state.update, folder, found.values)
+        return found
 
 
-def _train(
-    task: AnyTask,
-    out: Path,
-    run: RunFolder,
-    callbacks: Callbacks,
-    *,
-    accept_changes: bool,
-    overwrite: bool,
-    began: float,
-) -> Scores:
+def _prepare(
+    task: AnyTask, run: RunFolder, processes: Processes, *, accept_changes: bool, began: float
+) -> tuple[Prepared[Any, Any], Parallel, list[str]]:
+    """Choose the options that were not given, read the data and build the model.
+
+    Return the prepared task, how the processes share it, and a note about the chosen options.
+    """
     choose_device(task.config.train.device)  # an unknown device is refused before any data is read
+    use_prepared(task)
     chosen = _choose_defaults(task, run, began)
     train = task.config.train
     _check_options(task)
+    parallel = Parallel(train, processes)
     with Step("reading the data"):
         inputs = task.inputs()
     run.bind(task.name, task.config, inputs, accept_changes=accept_changes)
     torch.manual_seed(train.seed)
     torch.set_num_threads(train.threads or torch.get_num_threads())
-    ready = task.prepare(run)
+    return task.prepare(run), parallel, chosen
+
+
+def _train_model(
+    task: AnyTask,
+    ready: Prepared[Any, Any],
+    run: RunFolder,
+    callbacks: Callbacks,
+    chosen: list[str],
+    parallel: Parallel,
+    began: float,
+) -> tuple[TrainState, AdapterFiles | None]:
+    """Train the model in place, and return the final counters, and the adapter if it alone is to be saved."""
+    train = task.config.train
     ready.pipeline.truncate = True  # validation reads inputs that are too long as training does: it cuts them
     model, notes = ready.pipeline.model, [*chosen, *ready.notes]
     model.set_gradient_checkpointing(train.gradient_checkpointing)
     if train.lora_rank:
+        if train.lora_save == "adapter":
+            check_adapter_alone(model)
         adapted = add_adapters(model, train, ready.new_parameters)
         share = n_trained(model) / model.n_parameters()
         notes.append(f"{len(adapted)} matrices have adapters of rank {train.lora_rank}: {share:.1%} of all learns")
@@ -108,16 +150,31 @@ def _train(
             warmup_is_given=train.warmup != usual.train.warmup if task.given is None else "train.warmup" in task.given,
             validation=ready.validation,
             callbacks=callbacks,
+            parallel=parallel,
         )
     adapter = collect_adapter(model, ready.pipeline, task.config) if train.lora_save == "adapter" else None
     if train.lora_rank:
         merge_adapters(model)
+    return state, adapter
+
+
+def _score_and_save(
+    task: AnyTask,
+    ready: Prepared[Any, Any],
+    state: TrainState,
+    adapter: AdapterFiles | None,
+    out: Path,
+    run: RunFolder,
+    *,
+    overwrite: bool,
+) -> Scores:
+    """Compute the final scores of the trained model, write its folder or that of the adapter, and return the scores."""
     ready.finish()
     split: SplitName = "test" if ready.is_test else "validation"
     about = task.scored_on(split, len(ready.test), ready.pipeline.scoring_method())
     ready.pipeline.n_truncated = 0
     with Step("final scores"):
-        scores = replace(ready.pipeline.score(ready.test), about=about)
+        scores: Scores = replace(ready.pipeline.score(ready.test), about=about)
     if ready.pipeline.n_truncated:
         say(f"final scores: {ready.pipeline.truncation_note()}")
     card = make_card(task, out, ready, state, scores)
@@ -129,17 +186,20 @@ def _train(
     except OutputExistsError as error:  # files were put there while the model trained
         save(run.path / "model", overwrite=True)
         raise OutputExistsError(f"{error}. The trained model is in {run.path / 'model'}") from error
-    tell_model_saved(callbacks, state.update, out, scores.values)
     return scores
 
 
-def collect_adapter(model: Model, pipeline: Any, config: TaskConfig) -> AdapterFiles:
-    """Return the files of the trained adapter in PEFT's format. Raises ValueError for models with a new head."""
+def check_adapter_alone(model: Model) -> None:
+    """Raise ValueError if the adapter alone would not be the whole of what is learned, because the head is new."""
     if model.config.head != "language_model" or isinstance(model, EncoderModel):
         raise ValueError(
             f"lora_save='adapter' for a model with head={model.config.head!r}: expected 'merged', because the adapter "
             "does not hold the head"
         )
+
+
+def collect_adapter(model: Model, pipeline: Any, config: TaskConfig) -> AdapterFiles:
+    """Return the files of the trained adapter in PEFT's format."""
     assert config.start_from is not None
     origin = json.loads(pipeline.base_files[ORIGIN]) if pipeline.base_files else {}
     return adapter_files(model, config.start_from.resolve(), origin.get("model_type"))

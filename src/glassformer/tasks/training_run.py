@@ -23,7 +23,8 @@ from glassformer.training.estimate import (
     rough_duration,
 )
 from glassformer.training.gradients import TrainBatch
-from glassformer.training.journal import Journal, prepare_tensorboard
+from glassformer.training.journal import Journal, SilentJournal, prepare_tensorboard
+from glassformer.training.parallel import Parallel
 from glassformer.training.run_folder import RunFolder, RunMismatchError
 from glassformer.training.schedules import Plan, fit_warmup, make_ramp, warmup_updates
 from glassformer.training.state import TrainState, newest_state
@@ -56,6 +57,7 @@ def train_run(
     warmup_is_given: bool = False,
     validation: str = "",
     callbacks: Callbacks | None = None,
+    parallel: Parallel | None = None,
 ) -> TrainState:
     """Train `model` in place, from the run's newest checkpoint if there is one, and return the final counters.
 
@@ -75,6 +77,7 @@ def train_run(
             unless `minutes` decides the number of updates.
         validation: Decoding method and data of the validations, to print with their scores.
         callbacks: The user's callbacks, called after the log was written.
+        parallel: The processes that share the run; None is one process.
     """
     began = time.perf_counter() if began is None else began
     trainer = Trainer(
@@ -85,11 +88,13 @@ def train_run(
         loss_of=loss,
         evaluate=evaluate,
         folder=run.checkpoints,
+        parallel=parallel or Parallel(),
     )
     notes = [*notes, *choose_compilation(trainer)]
     # Load the libraries of scores and charts first, so that their memory does not count as memory of the run.
     prepare_tensorboard()
-    rehearse(model, score, test[:FIRST_SAMPLE])
+    if not trainer.parallel.is_active:  # otherwise the whole model exists during a validation only
+        rehearse(model, score, test[:FIRST_SAMPLE])
     estimate = estimate_run(trainer, flops, lambda: score_samples(model, score, test))
     watch = MemoryWatch(trainer)
     state = TrainState() if run.record is None else newest_state(run.checkpoints)
@@ -100,9 +105,12 @@ def train_run(
     share = ramp.full_updates(plan.end) / config.updates  # the estimate is of full batches
     estimate = replace(estimate, flops=round(estimate.flops * share), seconds=estimate.seconds * share)
     trainer.plan, trainer.config = plan, replace(config, updates=plan.end, warmup=plan.warmup)
-    with Journal(run.path, trainer.config) as journal:
+    is_leader = trainer.parallel.processes.is_leader
+    with (Journal if is_leader else SilentJournal)(run.path, trainer.config) as journal:
         trainer.warn, journal.validation = journal.say, validation
-        attach(trainer, callbacks or {}, on_update=journal.update, on_evaluation=journal.evaluation)
+        attach(
+            trainer, (callbacks or {}) if is_leader else {}, on_update=journal.update, on_evaluation=journal.evaluation
+        )
         for note in notes:
             journal.say(note)
         journal.say(f"{plan.end:,} update{'s' * (plan.end != 1)}: {in_words(estimate)}")

@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from typing_extensions import override
 
 from glassformer.base.fields import Count
+from glassformer.data.batching.pair_shards import SHARD_ROWS
 from glassformer.data.corpora.catalog import CORPORA, open_corpus
+from glassformer.data.readers.file_parts import FilePart, divide_aligned, divide_file
 from glassformer.data.readers.pairs import Pair, PairReader
 from glassformer.data.readers.splits import split_pairs
+from glassformer.data.readers.text_files import Span
 from glassformer.models import ModelConfig
 from glassformer.tasks.card import code, in_short
-from glassformer.tasks.configs.shared import Splits, TaskConfig, TaskData
+from glassformer.tasks.configs.divided_data import DividedData
+from glassformer.tasks.configs.shared import Splits, TaskConfig
 from glassformer.tasks.configs.small_models import small_encoder_decoder
 from glassformer.tasks.evaluation import EvalOptions, ScoreReport, describe_scored
 from glassformer.tasks.seq2seq_task import Seq2SeqTask
@@ -45,11 +49,12 @@ class SideLanguage(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PairData(TaskData[Pair]):
+class PairData(DividedData[Pair]):
     """Options that choose the data for translation: sentence pairs from files or a named corpus."""
 
     FILE_FIELDS = ("source", "target", "valid_source", "valid_target")
-    SOURCE_FIELDS = TaskData.SOURCE_FIELDS | {*FILE_FIELDS, "folder"}
+    SOURCE_FIELDS = DividedData.SOURCE_FIELDS | {*FILE_FIELDS, "folder"}
+    TOKENS = "pairs"
     CORPORA = CORPORA
     NO_FILES = "no data: expected source and target files, or a corpus"
 
@@ -77,7 +82,35 @@ class PairData(TaskData[Pair]):
     """Language to translate into, likewise. (default: de for a corpus)"""
 
     @override
+    def parts(self, n_bytes: int) -> list[FilePart]:
+        self._read(self.source, self.target)  # checks the files
+        if self.target:
+            both = zip(self.source, self.target, strict=True)
+            return [part for source, target in both for part in divide_aligned(source, target, SHARD_ROWS)]
+        return [part for path in self.source for part in divide_file(path, n_bytes)]
+
+    @override
+    def read_part(self, part: FilePart) -> PairReader:
+        return self._reader(part.files[:1], part.files[1:], part.spans)
+
+    @override
+    def held_out_text(self, example: Pair) -> str:
+        return example.source
+
+    @override
+    def example_of(self, record: Mapping[str, Any]) -> Pair:
+        return Pair(record["source"], record["target"])
+
+    @override
+    def record_of(self, example: Pair) -> dict[str, str]:
+        return example._asdict()
+
+    @override
     def splits(self) -> Splits[Pair]:
+        if self.prepared is not None:
+            from glassformer.tasks.tokenized_corpus import TokenizedCorpus
+
+            return Splits((), TokenizedCorpus(self.prepared).valid_examples(self))
         if self.corpus:
             source, target = (language.code for language in self.languages())
             sides = open_corpus(self.corpus, folder=self.folder, source=source, target=target)
@@ -90,10 +123,14 @@ class PairData(TaskData[Pair]):
 
     @override
     def examples(self) -> list[Pair]:
+        if self.prepared is not None:
+            return list(self.splits().valid)
         return list(self.splits().test if self.corpus else self._read(self.source, self.target))
 
     def languages(self) -> tuple[SideLanguage, SideLanguage]:
         """Return the language of the source and of the target, each with its origin: option, corpus or file names."""
+        if self.prepared is not None:
+            return self.original().languages()
         return (
             _language(self.source_language, "en" if self.corpus else "", self.source),
             _language(self.target_language, "de" if self.corpus else "", self.target),
@@ -136,7 +173,10 @@ class PairData(TaskData[Pair]):
     def _read(self, source: tuple[Path, ...], target: tuple[Path, ...]) -> PairReader:
         if not source:
             raise ValueError(self.NO_FILES)
-        return PairReader(source, target, self.source_column, self.target_column, self.on_bad)
+        return self._reader(source, target)
+
+    def _reader(self, source: tuple[Path, ...], target: tuple[Path, ...], spans: Sequence[Span] = ()) -> PairReader:
+        return PairReader(source, target, self.source_column, self.target_column, self.on_bad, spans=spans)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,7 +224,7 @@ class Translation(Seq2SeqTask[Pair]):
     @override
     def data_facts(self) -> list[tuple[str, str]]:
         """Return rows of the model card: the named corpus or the data files, the source and the target language."""
-        data: PairData = self.config.data
+        data: PairData = self.config.data.original()
         if data.corpus in CORPORA:
             corpus = CORPORA[data.corpus]
             facts = [("corpus", f"{code(data.corpus)}: {corpus.about}; licence: {corpus.licence}")]

@@ -10,6 +10,7 @@ from glassformer.checkpoint import load_model
 from glassformer.checkpoint.download_cache import find_model
 from glassformer.checkpoint.external_formats import is_external, read_origin
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel, ModelConfig
+from glassformer.models.config import HEAD_FIELDS
 from glassformer.models.growth import FREE, grow_model
 from glassformer.pipelines.encoder_pipeline import Reader
 from glassformer.pipelines.pipeline_registry import TASK, read_about
@@ -91,7 +92,7 @@ def grow_to(model: AnyModel, config: TaskConfig, **known: Any) -> AnyModel:
         return model
     kept = ["vocab_size", "source_vocab_size", "token_types"]
     if model.config.head != "language_model":
-        kept += ["head", "n_labels", "head_transform", "head_activation", "pooling", "tie"]
+        kept += ["head", *HEAD_FIELDS, "tie"]
     known = {**{name: getattr(model.config, name) for name in kept}, **known}
     torch.manual_seed(config.train.seed)
     try:
@@ -106,12 +107,12 @@ def architecture_options(folder: Path, head: str) -> dict[str, Any]:
     Options that matter in training only are left out: dropout and initialization. `head` is that of the task's default
     model; options of a head are left out unless it is "language_model".
     """
-    left_out = {*FREE, "head", "n_labels", "head_transform", "head_activation", "pooling", "token_types"}
+    left_out = {*FREE, "head", *HEAD_FIELDS, "token_types"}
     if not folder.exists():
         raise FileNotFoundError(f"--grow-from {folder}: no such folder")
     config = load_model(folder).config.to_dict()
     if head == "language_model":
-        left_out -= {"head_transform", "head_activation"}
+        left_out -= {"head_transform", "head_activation", "head_norm", "head_bias"}
     else:
         left_out |= {"tie"}
     return {f"model.{name}": value for name, value in config.items() if name not in left_out}

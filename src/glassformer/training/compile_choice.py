@@ -17,10 +17,14 @@ TRIED, ROUNDS = 2, 3
 def choose_compilation(trainer: Trainer[Any]) -> list[str]:
     """Compile the layers of the trainer's model, or not, as its config asks for. Return lines that say why.
 
-    `auto` compares both by a few batches on a GPU. A run that has a checkpoint keeps what it began with, so that it
-    resumes with the same bits. The model, its gradients and the random state do not change.
+    `auto` compares both by a few batches on a GPU, and compiles nothing in a run of several processes. A run that has a
+    checkpoint keeps what it began with, so that it resumes with the same bits. The model, its gradients and the random
+    state do not change.
     """
     config, setup = trainer.config, trainer.setup
+    if trainer.parallel.is_active:
+        _set_compiled(trainer, config.compile == "on")
+        return []
     if config.compile == "on" and setup.copy is None:
         return ["the layers are not compiled (--compile on): adapters and adversarial training change their weights"]
     if config.compile == "on":

@@ -18,6 +18,7 @@ from glassformer.progress import Step
 from glassformer.training.gradients import Batch, GraphedGradients
 from glassformer.training.optimizers import make_optimizer
 from glassformer.training.resident_memory import forget_peak, give_back_freed, peak_resident, resident
+from glassformer.training.sharded_tensors import local_tensors
 from glassformer.training.trainer import Trainer
 
 LOOKED_AT = 64
@@ -89,6 +90,8 @@ def estimate_run(
     if trainer.device.type != "cpu":
         typical *= 2  # the first step of each shape selects or records kernels
     growth = ResidentGrowth() if trainer.device.type == "cpu" else None
+    if trainer.parallel.is_active:
+        return _estimate_together(trainer, typical, [flops[step] for step in typical], mean * n_batches, growth)
     with _unchanged(trainer), Step("timing a few updates"):
         step_bytes = _measure_memory(trainer, largest)
         seconds = _measure_seconds(trainer, typical)
@@ -125,6 +128,40 @@ def estimate_run(
         device=trainer.device.type,
         base_bytes=None if growth is None or growth.before is None else max(growth.before - weights, 0),
     )
+
+
+def _estimate_together(
+    trainer: Trainer[Batch], steps: list[int], flops: list[int], total: float, growth: "ResidentGrowth | None"
+) -> Estimate:
+    """Estimate a run of several processes, from some steps that they make together: time and memory of each process.
+
+    `flops` are the operations of the steps in all processes, `total` those of the run. All return the leader's values.
+    """
+    model, parallel, device = trainer.model, trainer.parallel, trainer.device
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    seconds = []
+    with _unchanged(trainer), Step("timing a few updates"):
+        for step in [steps[0], *steps]:
+            _wait_for(device)
+            began = time.perf_counter()
+            trainer.gradients.clear()
+            for batch, _ in parallel.share([trainer.batches[step]]):
+                trainer.gradients.add(batch, divisor=max(batch.n_target_tokens, 1), scale=1.0)
+            _wait_for(device)
+            seconds.append(time.perf_counter() - began)
+        trainer.gradients.clear()
+        step_bytes = torch.cuda.max_memory_allocated(device) if growth is None else growth.peak() or 0
+    own = sum(part.nbytes for part in local_tensors([parameter.data for parameter in model.parameters()]))
+    estimate = Estimate(
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        flops=round(total),
+        memory_bytes=step_bytes + (4 if growth is not None else 2) * own,  # with gradients and two moments
+        seconds=min(took / one for took, one in zip(seconds[1:], flops, strict=True)) * total,
+        device=device.type,
+        base_bytes=None if growth is None or growth.before is None else max(growth.before - own, 0),
+    )
+    return parallel.processes.broadcast(estimate)
 
 
 def in_words(estimate: Estimate) -> str:

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Generic, Literal
+from dataclasses import dataclass, field
+from typing import Any, Generic, Literal
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from glassformer.training.compiled_layers import compile_layers, training_attent
 from glassformer.training.compute_copy import ComputeCopy, can_copy
 from glassformer.training.gradients import Batch, Gradients, GraphedGradients, can_graph
 from glassformer.training.lora import is_narrowed
+from glassformer.training.parallel import Parallel
 from glassformer.training.precision import autocast
 from glassformer.training.train_config import TrainConfig
 
@@ -31,6 +32,9 @@ class GradientSetup(Generic[Batch]):
     loss: Callable[[Batch], Tensor]
     loss_of: Callable[[nn.Module], Callable[[Batch], Tensor]] | None
     warn: Callable[[str], None]
+    parallel: Parallel = field(default_factory=Parallel)
+    sample: Any = None
+    """A batch, for a run of several processes."""
 
     def __post_init__(self) -> None:
         self.copy: ComputeCopy | None = None
@@ -38,10 +42,14 @@ class GradientSetup(Generic[Batch]):
         self.is_compiled = False
         """Whether the layers of the copy are compiled."""
         self._is_narrow = self.device.type == "cuda" and self.precision == "bf16"
-        is_copied = self._is_narrow or self.config.compile == "on"
+        is_copied = (self._is_narrow or self.config.compile == "on") and not self.parallel.is_active
         if is_copied and self.can_compile and isinstance(self.model, Model):
             self.copy = ComputeCopy(self.model, torch.bfloat16 if self._is_narrow else torch.float32)
             self.copy.module.train()
+        if self.parallel.is_active:
+            # A sharded model is a copy, whose loss only `loss_of` can make.
+            loss = self.loss if self.loss_of is None else self.loss_of(self.model)
+            self.loss = self.parallel.wrap(self.model, loss, self.config, self.precision, self.sample)
 
     @property
     def can_compile(self) -> bool:
@@ -50,15 +58,16 @@ class GradientSetup(Generic[Batch]):
 
     def set_compiled(self, on: bool) -> None:
         """Compile the layers of the copy from the next step on, or no longer."""
-        if self.copy is not None and on != self.is_compiled:
-            (compile_layers if on else uncompile_layers)(self.copy.module)
+        module = self.model if self.parallel.is_active else None if self.copy is None else self.copy.module
+        if module is not None and on != self.is_compiled:
+            (compile_layers if on else uncompile_layers)(module)
             self.is_compiled = on
 
     def gradients(self, loss: Callable[[Batch], Tensor] | None = None) -> Gradients[Batch]:
         """Return a new accumulator of gradients, by CUDA graphs if possible. `loss` replaces the loss of the run."""
         if loss is None:
             loss = self.loss if self.copy is None or self.loss_of is None else self.loss_of(self.copy.module)
-        if self.config.cuda_graphs and can_graph(self.model, self.device):
+        if self.config.cuda_graphs and can_graph(self.model, self.device) and not self.parallel.is_active:
             return GraphedGradients(
                 self.model, loss, device=self.device, autocast=self.context, copy=self.copy, warn=self.warn
             )
@@ -78,7 +87,7 @@ class GradientSetup(Generic[Batch]):
     def context(self) -> Iterator[None]:
         """Context manager in which a loss is computed: with the precision and attention kernels of training."""
         is_bf16 = self._is_narrow and (self.copy is not None or is_narrowed(self.model))
-        precision = "fp32" if is_bf16 else self.precision
+        precision = "fp32" if is_bf16 or self.parallel.casts(self.precision) else self.precision
         is_long = isinstance(self.model, DecoderModel)
         with autocast(precision, self.device), training_attention(self.device, long=is_long):
             yield

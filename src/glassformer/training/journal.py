@@ -5,6 +5,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from typing_extensions import override
+
 from glassformer.base.write_errors import naming_write_errors
 from glassformer.metrics.scores import title_of
 from glassformer.progress import Step, reporting, say
@@ -97,6 +99,32 @@ class Journal:
         if self._board is not None:
             with naming_write_errors(self.folder / EVENTS):
                 self._board.add_scalar(name, value, step)
+
+
+class SilentJournal(Journal):
+    """The journal of a process that is not the leader of its run: it logs nothing."""
+
+    def __init__(self, folder: Path, config: TrainConfig):
+        self.config, self.folder, self.validation = config, folder, ""
+
+    @override
+    def __enter__(self) -> "Journal":
+        return self
+
+    @override
+    def __exit__(self, *_: object) -> None: ...
+
+    @override
+    def say(self, text: str) -> None: ...
+
+    @override
+    def update(self, update: Update) -> None: ...
+
+    @override
+    def correction(self, plan: Plan, *, tell_from: float) -> None: ...
+
+    @override
+    def evaluation(self, evaluation: Evaluation) -> None: ...
 
 
 class LogEntry(NamedTuple):

@@ -27,9 +27,12 @@ def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimiz
     by_muon = list(_layer_matrices(model)) if config.optimizer == "muon" else []
     known = {id(p) for p in by_muon}
     rest = [p for p in learned if id(p) not in known]
+    # The fused kernels take parameters of one device mesh at a time, where they are sharded.
+    meshes = list(dict.fromkeys(getattr(p, "device_mesh", None) for p in rest))
     groups = [
-        {"params": [p for p in rest if p.dim() > 1], "weight_decay": config.weight_decay},
-        {"params": [p for p in rest if p.dim() <= 1], "weight_decay": 0.0},
+        {"params": [p for p in rest if (p.dim() > 1) == is_matrix and getattr(p, "device_mesh", None) == mesh], **decay}
+        for mesh in meshes
+        for is_matrix, decay in ((True, {"weight_decay": config.weight_decay}), (False, {"weight_decay": 0.0}))
     ]
     common: dict[str, Any] = {"lr": config.lr, "betas": (config.beta1, config.beta2), "eps": config.eps, "fused": True}
     groups = [group for group in groups if group["params"]]

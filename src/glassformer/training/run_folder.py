@@ -24,6 +24,7 @@ from glassformer.base.version import __version__
 from glassformer.base.write_errors import naming_write_errors
 from glassformer.checkpoint.output_folder import discard_folder, lock_folder
 from glassformer.checkpoint.safe_files import CorruptFolderError, read_json, sha256, write_text
+from glassformer.data.batching.token_files import UNITS
 from glassformer.training.schedules import Plan
 from glassformer.training.state import checkpoint_path, clean_checkpoints, saved_positions
 
@@ -54,6 +55,8 @@ FREE = frozenset(
         "train.compile",
         "train.cuda_graphs",
         "train.gradient_checkpointing",
+        "train.parallel",
+        "train.offload",
         "train.eval_every",
         "train.save_every",
         "train.keep_last",
@@ -99,6 +102,11 @@ class RunFolder:
     """Text of each kept file that is not on disk yet, by file name; `begin` writes them."""
 
     @property
+    def new_files(self) -> dict[str, str]:
+        """Text of each kept file that `begin` will write, by file name."""
+        return dict(self._new)
+
+    @property
     def checkpoints(self) -> Path:
         """The folder that holds the checkpoints."""
         return self.path / CHECKPOINTS
@@ -123,9 +131,16 @@ class RunFolder:
         return bool(digests) and digests == self._token_digests(name)
 
     def _token_digests(self, name: str = "") -> dict[str, str]:
-        """Return the SHA-256 of each file of the tokenized data, by path; with `name`, of that subfolder only."""
+        """Return the SHA-256 of each file of the tokenized data, by path; with `name`, of that subfolder only.
+
+        Files in a folder `UNITS` are left out: a file beside it lists their sizes.
+        """
         folder = self.path / TOKENS
-        files = sorted(file for file in (self.tokens / name).rglob("*") if file.is_file())
+        files = sorted(
+            file
+            for file in (self.tokens / name).rglob("*")
+            if file.is_file() and UNITS not in file.relative_to(self.tokens).parts
+        )
         return {file.relative_to(folder).as_posix(): sha256(file) for file in files}
 
     def keep(self, name: str, make: Callable[[], str]) -> str:

@@ -8,7 +8,8 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,18 @@ from glassformer.base.write_errors import WriteError
 from glassformer.checkpoint.load_errors import refusing_wrong_values
 from glassformer.checkpoint.model_folder import WEIGHTS, load_parameters, own_parameters, read_tensors, write_tensors
 from glassformer.checkpoint.output_folder import clean_leftovers, discard_folder, new_folder
-from glassformer.checkpoint.safe_files import CorruptFolderError, read_json, verify_folder, write_text
+from glassformer.checkpoint.safe_files import CorruptFolderError, SealedFolder, read_json, verify_folder, write_text
+from glassformer.checkpoint.tensor_files import SafeTensors
+from glassformer.training.processes import Processes
+from glassformer.training.sharded_tensors import (
+    is_sharded,
+    local_tensors,
+    read_shards,
+    read_whole,
+    stored_shapes,
+    write_index,
+    write_shards,
+)
 
 OPTIMIZER, STATE = "optimizer.safetensors", "state.json"
 
@@ -79,37 +91,79 @@ class NotFiniteError(ValueError):
     """Raised by `save_checkpoint` if a parameter or an optimizer moment is NaN or infinite."""
 
 
-def save_checkpoint(folder: Path, state: TrainState, model: nn.Module, optimizer: torch.optim.Optimizer) -> Path:
+def save_checkpoint(
+    folder: Path,
+    state: TrainState,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    processes: Processes | None = None,
+) -> Path:
     """Write a checkpoint atomically to `folder` and return its path. A valid checkpoint of the same position is kept.
 
-    Raises NotFiniteError if a parameter or an optimizer moment is NaN or infinite.
+    `processes` share a run, and write the checkpoint together; None is a run of one process. Raises NotFiniteError if a
+    parameter or an optimizer moment is NaN or infinite.
     """
+    alone = processes is None
+    processes = processes or Processes()
     path = checkpoint_path(folder, state.position)
-    if path.exists():
-        try:
-            verify_folder(path)
-        except CorruptFolderError:
-            discard_folder(path)
-        else:
-            return path
+    if processes.broadcast(path.exists() and _is_valid(path)):
+        return path
     moments = {
         f"{name}.{key}": value
         for name, parameter in _learned(model)
         for key, value in optimizer.state[parameter].items()
     }
-    for name, value in (*own_parameters(model).items(), *moments.items()):
-        if not value.isfinite().all():
-            raise NotFiniteError(f"{name} holds a NaN or an infinity at update {state.update}")
+    groups = {"weights": own_parameters(model), "optimizer": moments}
+    with processes.together():
+        for name, value in (pair for tensors in groups.values() for pair in tensors.items()):
+            if not local_tensors([value])[0].isfinite().all():
+                raise NotFiniteError(f"{name} holds a NaN or an infinity at update {state.update}")
     try:
-        with new_folder(path) as work:
-            for tensors, file in ((own_parameters(model), WEIGHTS), (moments, OPTIMIZER)):
-                write_tensors(work / file, {name: value.contiguous().cpu() for name, value in tensors.items()})
-            write_text(work / STATE, json.dumps(_for_json(state), indent=2, allow_nan=False))
+        with _new_shared_folder(path, processes) as work:
+            if alone:
+                for file, tensors in zip((WEIGHTS, OPTIMIZER), groups.values(), strict=True):
+                    write_tensors(work / file, {name: value.contiguous().cpu() for name, value in tensors.items()})
+            else:
+                write_shards(
+                    work, {name: _at_least_1d(x) for tensors in groups.values() for name, x in tensors.items()}
+                )
+            if processes.is_leader:
+                if not alone:
+                    write_index(work, groups, processes.size)
+                write_text(work / STATE, json.dumps(_for_json(state), indent=2, allow_nan=False))
     except WriteError as error:
         raise OSError(f"{error}. This checkpoint is not saved; {newest_saved(folder)}") from error
     except Exception as error:
         raise OSError(f"could not save the checkpoint {path}: {error}; {newest_saved(folder)}") from error
     return path
+
+
+def _is_valid(path: Path) -> bool:
+    """Return whether a checkpoint is complete and unchanged. Another one is removed."""
+    try:
+        verify_folder(path)
+    except CorruptFolderError:
+        discard_folder(path)
+        return False
+    return True
+
+
+@contextmanager
+def _new_shared_folder(path: Path, processes: Processes) -> Iterator[Path]:
+    """Context manager like `new_folder`, for the processes of one run: the leader creates, seals and renames it."""
+    with ExitStack() as stack:
+        with processes.together():
+            work = stack.enter_context(new_folder(path)) if processes.is_leader else path
+        work = processes.broadcast(work)
+        with processes.together():
+            yield work
+        with processes.together():
+            stack.close()
+
+
+def _at_least_1d(value: Tensor) -> Tensor:
+    """Return the tensor; a number, such as Adam's step count, as a tensor of one element."""
+    return value if value.dim() else value.reshape(1)
 
 
 def newest_saved(folder: Path) -> str:
@@ -118,12 +172,21 @@ def newest_saved(folder: Path) -> str:
     return f"the newest complete one is {checkpoint_path(folder, saved[-1])}" if saved else "none was saved before it"
 
 
-def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> TrainState:
-    """Load a checkpoint into the model and the optimizer, and return the counters of the run."""
-    sealed = verify_folder(path)
+def load_checkpoint(
+    path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, processes: Processes | None = None
+) -> TrainState:
+    """Load a checkpoint into the model and the optimizer, and return the counters of the run.
+
+    `processes` share a run; each reads its part of the tensors, whatever number of processes wrote the checkpoint.
+    """
+    is_verified = processes is not None and not processes.is_leader  # by the leader
+    sealed = SealedFolder(path) if is_verified else verify_folder(path)
     values = read_json(sealed.file(STATE))
-    load_parameters(model, read_tensors(sealed.file(WEIGHTS)), str(path / WEIGHTS))
-    moments = read_tensors(sealed.file(OPTIMIZER))
+    if processes is None and not is_sharded(sealed):
+        load_parameters(model, read_tensors(sealed.file(WEIGHTS)), str(path / WEIGHTS))
+        moments: Mapping[str, Tensor] = read_tensors(sealed.file(OPTIMIZER))
+    else:
+        moments = _load_shards(sealed, model, alone=processes is None)
     for name, parameter in _learned(model):
         own = {key.removeprefix(f"{name}."): value for key, value in moments.items() if key.startswith(f"{name}.")}
         optimizer.state[parameter] = {
@@ -132,6 +195,31 @@ def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimiz
             for key, value in own.items()
         }
     return _from_json(values, path / STATE)
+
+
+def _load_shards(sealed: SealedFolder, model: nn.Module, *, alone: bool) -> dict[str, Tensor]:
+    """Read the parameters of the model, in place, and return the moments of the optimizer, divided like them."""
+    tensors: dict[str, Tensor] = own_parameters(model)
+    if is_sharded(sealed):
+        shapes = stored_shapes(sealed, "optimizer")
+        numbers: Mapping[str, Tensor] = {}
+    else:
+        stored = SafeTensors([sealed.file(OPTIMIZER)])
+        shapes = {name: stored.shape(name) for name in stored.keys()}  # noqa: SIM118
+        numbers = {name: stored[name] for name, shape in shapes.items() if not shape}
+    moments = {}
+    for name, shape in shapes.items():
+        if name not in numbers:
+            parameter = tensors[name.rpartition(".")[0]]
+            moments[name] = torch.zeros_like(parameter) if shape == tuple(parameter.shape) else torch.zeros(shape or 1)
+    read_shards(sealed, {**tensors, **moments}, alone=alone)
+    return {**{name: moments[name].reshape(shape) for name, shape in shapes.items() if name in moments}, **numbers}
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """Return the parameters in a checkpoint, whole, whatever number of processes wrote it."""
+    sealed = verify_folder(path)
+    return read_whole(sealed, "weights") if is_sharded(sealed) else read_tensors(sealed.file(WEIGHTS))
 
 
 def newest_state(folder: Path) -> TrainState:
@@ -164,18 +252,42 @@ def _from_json(values: Any, where: Path) -> TrainState:
 
 
 def load_newest(
-    folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, warn: Callable[[str], None]
+    folder: Path,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    warn: Callable[[str], None],
+    processes: Processes | None = None,
 ) -> TrainState:
     """Load the newest complete checkpoint into the model and the optimizer, and return its counters.
 
     `warn` is called for each unreadable checkpoint. Without a complete one, nothing is loaded and the counters are 0.
     """
+    if processes is not None:
+        with processes.together():
+            newest = _newest_valid(folder, warn) if processes.is_leader else None
+        newest = processes.broadcast(newest)
+        if newest is None:
+            return TrainState()
+        with processes.together():  # DCP raises the same error in all processes
+            return load_checkpoint(checkpoint_path(folder, newest), model, optimizer, processes)
     for position in reversed(saved_positions(folder)):
         try:
             return load_checkpoint(checkpoint_path(folder, position), model, optimizer)
         except CorruptFolderError as error:
             warn(f"skipping an unreadable checkpoint: {error}")
     return TrainState()
+
+
+def _newest_valid(folder: Path, warn: Callable[[str], None]) -> int | None:
+    """Return the position of the newest checkpoint whose files are complete and unchanged; None without one."""
+    for position in reversed(saved_positions(folder)):
+        try:
+            verify_folder(checkpoint_path(folder, position))
+        except CorruptFolderError as error:
+            warn(f"skipping an unreadable checkpoint: {error}")
+        else:
+            return position
+    return None
 
 
 def clean_checkpoints(folder: Path) -> None:
@@ -196,8 +308,7 @@ def average_parameters(
     """
     total: dict[str, Tensor] = {}
     for position in positions:
-        sealed = verify_folder(checkpoint_path(folder, position))
-        for name, value in fold(read_tensors(sealed.file(WEIGHTS))).items():
+        for name, value in fold(read_weights(checkpoint_path(folder, position))).items():
             total[name] = total[name] + value.double() if name in total else value.double()
     return {name: (value / len(positions)).float() for name, value in total.items()}
 

@@ -96,6 +96,11 @@ class TrainConfig(Checked):
     """On a GPU, record each training step as a CUDA graph and replay it: small models train many times faster."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, a third more time."""
+    parallel: str = ""
+    """How several processes share the work (torchrun, --devices): data=4,shard=2,tensor=2 are 16 processes; empty is
+    data=N."""
+    offload: bool = False
+    """With --parallel shard=N, keep parameters and optimizer state in the memory of the CPU."""
 
     # Validation and checkpoints
     eval_every: Count = 500

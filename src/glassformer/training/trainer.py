@@ -11,8 +11,8 @@
               clip the gradient's norm, set the learning rate that the schedule gives, step the optimizer
 
 The loss is divided by the tokens of all accumulated batches, not averaged batch by batch, so that these batches have
-the same effect as one large batch. Distributed training would plug into `Trainer._update` and `gradients.py`: each
-process takes some of the update's batches, and gradients and token counts are summed over the processes.
+the same effect as one large batch. In a run of several processes (`parallel.py`) each takes a part of these batches,
+and losses and gradients are summed over the processes.
 
 The batches (`data/batching/data_order.py`), the dropout and the learning rate of an update are functions of the seed,
 the update's number and the plan: the number of updates and the learning-rate schedule, saved in `run.json`. A run that
@@ -23,7 +23,7 @@ uninterrupted one (on the same device and versions).
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
@@ -31,33 +31,30 @@ from typing import Generic, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
-from glassformer.base.names import suggestion
-from glassformer.checkpoint.model_folder import WEIGHTS, load_parameters, read_tensors
-from glassformer.checkpoint.output_folder import discard_folder
-from glassformer.checkpoint.safe_files import verify_folder
+from glassformer.checkpoint.model_folder import load_parameters
 from glassformer.data.batching.update_batches import UpdateBatches
-from glassformer.metrics.scores import LOWER_IS_BETTER
 from glassformer.progress import Step
 from glassformer.runtime.devices import choose_device
 from glassformer.training.adversarial import shifted_embeddings, token_tables
+from glassformer.training.checkpoint_choice import best_evaluation, best_parameters, discard_old, goodness, last_average
 from glassformer.training.gradient_setup import GradientSetup
 from glassformer.training.gradients import Batch, TrainBatch, mix_seed
 from glassformer.training.lora import fold_adapters
 from glassformer.training.optimizers import make_optimizer
+from glassformer.training.parallel import Parallel, total_norm
 from glassformer.training.precision import choose_precision
 from glassformer.training.prefetch import GetBatches, get_batches, prefetching
 from glassformer.training.schedules import Plan, simple_plan
+from glassformer.training.sharded_tensors import local_tensors
 from glassformer.training.started_update import StartedUpdate, Update, can_apply_on_device
 from glassformer.training.state import (
     Evaluation,
     NotFiniteError,
     TrainState,
-    average_parameters,
     checkpoint_path,
     load_newest,
     newest_saved,
     save_checkpoint,
-    saved_positions,
 )
 from glassformer.training.stop_signals import Interrupted, StopSignals
 from glassformer.training.train_config import TrainConfig
@@ -116,12 +113,15 @@ class Trainer(Generic[Batch]):
     on_save: Callable[[Path], None] = lambda path: None
     """Called with the folder of each new checkpoint."""
     warn: Callable[[str], None] = print
+    parallel: Parallel = field(default_factory=Parallel)
+    """The processes that share this run, and how they share the model and its batches."""
 
     def __post_init__(self) -> None:
         self.device = choose_device(self.config.device)
         self.precision = choose_precision(self.config.precision, self.device, self.model)
-        self.model.to(self.device)
-        self.optimizer = make_optimizer(self.model, self.config)
+        self.whole_model = self.model
+        """The model that `evaluate` scores. If `model` is sharded, it has no values in between."""
+        self.model = self.parallel.apply(self.model, self.device)
         if self.config.adversarial and not token_tables(self.model):
             raise ValueError(
                 f"adversarial={self.config.adversarial}: this model's token embeddings are not trained, expected 0"
@@ -134,9 +134,14 @@ class Trainer(Generic[Batch]):
             loss=self.loss,
             loss_of=self.loss_of,
             warn=lambda message: self.warn(message),
+            parallel=self.parallel,
+            sample=self.batches[0] if self.parallel.is_active else None,
         )
+        # Sharding replaces the parameters, so that the optimizer comes after it.
+        self.optimizer = make_optimizer(self.model, self.config)
         self.gradients = self.setup.gradients()
-        self.is_async = can_apply_on_device(self.optimizer, self.device) and self.precision != "fp16"
+        is_simple = self.precision != "fp16" and not self.parallel.is_active
+        self.is_async = can_apply_on_device(self.optimizer, self.device) and is_simple
         self.state = TrainState()
         self._started: StartedUpdate | None = None
         self._finished_at = 0.0
@@ -153,7 +158,7 @@ class Trainer(Generic[Batch]):
         They are the best checkpoint's, or the average of the last ones if that is at least as good. Raises Interrupted
         after SIGINT or SIGTERM, and DivergedError if training diverged.
         """
-        self.state = load_newest(self.folder, self.model, self.optimizer, self.warn)
+        self.state = load_newest(self.folder, self.model, self.optimizer, self.warn, self.parallel.writers)
         self.state.is_compiled = self.setup.is_compiled
         self.setup.pull()
         if not self.state.position or self.precision != "fp16":
@@ -180,15 +185,11 @@ class Trainer(Generic[Batch]):
         began = time.perf_counter()
         is_new = not checkpoint_path(self.folder, self.state.position).exists()
         try:
-            path = save_checkpoint(self.folder, self.state, self.model, self.optimizer)
+            path = save_checkpoint(self.folder, self.state, self.model, self.optimizer, self.parallel.writers)
         except NotFiniteError as error:
             raise self._diverged(str(error)) from error
-        positions = saved_positions(self.folder)
-        best = self.best()
-        kept = {positions[-1], *self._regular(positions)[-self.config.keep_last :]}
-        for position in positions:
-            if position not in kept and (best is None or position != best.position):
-                discard_folder(checkpoint_path(self.folder, position))
+        if self.parallel.processes.is_leader:
+            discard_old(self.folder, self.best(), self.config)
         self.save_seconds = time.perf_counter() - began
         self.state.other_seconds += self.save_seconds
         if is_new:
@@ -196,7 +197,7 @@ class Trainer(Generic[Batch]):
 
     def best(self) -> Evaluation | None:
         """Return the best validation so far, the earliest one if several are equal; None before the first."""
-        return max(self.state.evaluations, key=self._goodness, default=None)
+        return best_evaluation(self.state.evaluations, self.config.metric)
 
     @cached_property
     def _update_batches(self) -> UpdateBatches[Batch]:
@@ -213,23 +214,6 @@ class Trainer(Generic[Batch]):
             return False
         is_place = state.position % self.config.eval_every == 0 or state.update >= self._plan.end
         return is_place or self.wants_validation(state)
-
-    def _regular(self, positions: list[int]) -> list[int]:
-        """Return those of `positions` that are multiples of `save_every`.
-
-        Only their checkpoints are averaged, so that an interrupted run, which saved one more, averages the same ones.
-        """
-        return [position for position in positions if position % self.config.save_every == 0]
-
-    def _goodness(self, evaluation: Evaluation) -> float:
-        """Return the score that decides which checkpoint is best, negated if lower is better; -inf for NaN."""
-        metric = self.config.metric or next(iter(evaluation.scores))
-        if metric not in evaluation.scores:
-            raise ValueError(f"metric={metric!r} is not a validation score: {suggestion(metric, evaluation.scores)}")
-        score = evaluation.scores[metric]
-        if math.isnan(score):
-            return -math.inf
-        return -score if metric in LOWER_IS_BETTER else score
 
     def _is_over(self) -> bool:
         if self.state.update >= self._plan.end:
@@ -253,9 +237,13 @@ class Trainer(Generic[Batch]):
         self.model.train()
         self.gradients.clear()
         losses = []
-        for index, batch in enumerate(batches):
-            losses.append(self._add_gradient(batch, tokens, position, index))
-            self._stop_if_asked()
+        shares = self.parallel.share(batches)
+        for index, (batch, is_counted) in enumerate(shares):
+            with self.parallel.passing(is_last=index == len(shares) - 1):
+                losses.append(self._add_gradient(batch, tokens if is_counted else math.inf, position, index))
+            if not self.parallel.is_active:
+                self._stop_if_asked()
+        losses = self.parallel.total_loss(losses, self.device)
         if config.adversarial:
             with shifted_embeddings(self.model, config.adversarial):
                 for index, batch in enumerate(batches):
@@ -313,26 +301,28 @@ class Trainer(Generic[Batch]):
         is_pause = any(expected.position % interval == 0 for interval in every) or expected.update >= self._plan.end
         return is_pause or self.wants_validation(expected) or self.is_correction_due(expected)
 
-    def _add_gradient(self, batch: Batch, tokens: int, position: int, index: int) -> "Tensor | float":
+    def _add_gradient(self, batch: Batch, tokens: float, position: int, index: int) -> "Tensor | float":
         """Add the gradient of one pass over a batch, and return the batch's summed loss divided by `tokens`.
 
         `index` is the number of the pass within the update; it seeds the dropout.
         """
-        torch.manual_seed(mix_seed(self.config.seed, position, index))
-        return self.gradients.add(batch, divisor=max(tokens, 1), scale=self.state.loss_scale)
+        part = (self.parallel.part,) if self.parallel.part else ()
+        torch.manual_seed(mix_seed(self.config.seed, position, index, *part))
+        scale = self.state.loss_scale * self.parallel.layout.n_parts  # DDP and FSDP2 average over the parts
+        return self.gradients.add(batch, divisor=max(tokens, 1), scale=scale)
 
     def _gradient_norm(self) -> Tensor:
         """Divide the gradients by the loss scale of fp16, in place, and return their total norm."""
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
         if self.state.loss_scale != 1.0:
-            torch._foreach_div_(gradients, self.state.loss_scale)
-        return nn.utils.get_total_norm(gradients)
+            torch._foreach_div_(local_tensors(gradients), self.state.loss_scale)
+        return total_norm(gradients)
 
     def _apply(self, lr: float, norm: float) -> None:
         """Clip the gradient, whose norm is `norm`, and step the optimizer with learning rate `lr`."""
         if self.config.clip and norm > self.config.clip:
             gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-            torch._foreach_mul_(gradients, self.config.clip / norm)
+            torch._foreach_mul_(local_tensors(gradients), self.config.clip / norm)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         self.optimizer.step()
@@ -364,11 +354,12 @@ class Trainer(Generic[Batch]):
         advice = "A lower lr, a longer warmup or precision='fp32' may help"
         return DivergedError(f"the training diverged: {what}; {newest_saved(self.folder)}. {advice}")
 
-    def _evaluate(self) -> None:
+    def _evaluate(self, evaluate: Callable[[], dict[str, float]] | None = None) -> None:
+        """Validate and record the scores. `evaluate` takes the place of the validation by all processes."""
         began = time.perf_counter()
-        self.model.eval()
+        self.whole_model.eval()
         with torch.inference_mode(), Step("validating"):
-            scores = self.evaluate()
+            scores = evaluate() if evaluate else self.parallel.evaluate(self.evaluate, self.model, self.whole_model)
         self.validation_seconds = time.perf_counter() - began
         self.state.other_seconds += self.validation_seconds
         evaluation = Evaluation(self.state.position, self.state.update, scores)
@@ -376,18 +367,23 @@ class Trainer(Generic[Batch]):
         self.on_evaluation(evaluation)
 
     def _choose_parameters(self) -> dict[str, Tensor]:
-        """Load and return the best checkpoint's parameters, or the average of the last ones if as good or better."""
-        positions, best = saved_positions(self.folder), self.best()
+        """Load and return the best checkpoint's parameters, or the average of the last ones if as good or better.
+
+        In a run of several processes, only the leader does so.
+        """
+        best = self.best()
         assert best is not None
-        chosen_at = best.position if best.position in positions else positions[-1]
-        chosen = read_tensors(verify_folder(checkpoint_path(self.folder, chosen_at)).file(WEIGHTS))
-        last = self._regular(positions)[-self.config.average_last :] if self.config.average_last > 1 else []
-        if len(last) > 1:
-            average = average_parameters(self.folder, last, partial(fold_adapters, self.model))
+        self.parallel.collect(self.model, self.whole_model)
+        self.model = self.whole_model
+        if not self.parallel.processes.is_leader:
+            return {}
+        chosen = best_parameters(self.folder, best)
+        average = last_average(self.folder, self.config, partial(fold_adapters, self.model))
+        if average is not None:
             load_parameters(self.model, average, "the average")
-            self._evaluate()
+            self._evaluate(self.evaluate)
             averaged = self.state.evaluations.pop()
-            if self._goodness(averaged) >= self._goodness(best):
+            if goodness(averaged, self.config.metric) >= goodness(best, self.config.metric):
                 chosen = average
         load_parameters(self.model, chosen, "the chosen parameters")
         self.model.eval()
@@ -395,6 +391,7 @@ class Trainer(Generic[Batch]):
 
     def _stop_if_asked(self) -> None:
         """If a signal arrived, save a checkpoint and raise Interrupted. Resuming repeats an unfinished update."""
-        if self._signals.received is not None:
+        received = self.parallel.agree_on_stop(self._signals.received)
+        if received is not None:
             self.save()
-            raise Interrupted(self._signals.received)
+            raise Interrupted(received)

@@ -11,15 +11,17 @@ from typing import Any
 from glassformer.checkpoint.hf import bert
 from glassformer.checkpoint.hf.name_tables import Family
 from glassformer.checkpoint.hf.values import (
+    FROM_HF_ACTIVATION,
     TO_HF_ACTIVATION,
     UnsupportedModelError,
-    read_activation,
+    read_choice,
     read_int,
     read_value,
     require,
     shown,
 )
 from glassformer.models import ModelConfig
+from glassformer.nn.activations import HeadActivationName
 
 VARIANT = bert.BertVariant(
     model_type="deberta-v2",
@@ -72,9 +74,10 @@ def read_config(values: Mapping[str, Any], names: frozenset[str]) -> ModelConfig
     distance = read_int(values, "max_relative_positions", default=-1)
     if buckets < 1:
         raise UnsupportedModelError(f"config.json has position_buckets={buckets}, not supported: expected 1 or more")
-    own = None
+    own: HeadActivationName | None = None
     if config.head == "sequence_class":
-        own = read_activation(values, "pooler_hidden_act", default="gelu")
+        known: dict[str, HeadActivationName] = {**FROM_HF_ACTIVATION, "tanh": "tanh"}
+        own = read_choice(values, "pooler_hidden_act", default="gelu", known=known)
     return replace(
         config,
         positions="disentangled",
@@ -97,7 +100,8 @@ def write_config(config: ModelConfig) -> dict[str, Any]:
         "max_relative_positions": config.relative_max_distance,
     }
     if config.head == "sequence_class":
-        values["pooler_hidden_act"] = TO_HF_ACTIVATION.get(config.head_activation or "relu", "tanh")
+        names = {str(ours): theirs for ours, theirs in TO_HF_ACTIVATION.items()}
+        values["pooler_hidden_act"] = names.get(config.head_activation or "tanh", "tanh")
         values["pooler_hidden_size"] = config.d_model
     return values
 

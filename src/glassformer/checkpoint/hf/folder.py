@@ -56,7 +56,7 @@ def read_hf_folder(folder: Path, *, allow_pickle: bool = False) -> ExternalModel
     if has_adapter(folder):
         return _read_adapter(folder, allow_pickle)
     values = with_model_type(read_json_table(confined_path(folder, CONFIG)))
-    return ExternalModel(config=values, tensors=with_current_names(_open_weights(folder, allow_pickle)))
+    return ExternalModel(config=values, tensors=with_current_names(open_weights(folder, allow_pickle)))
 
 
 def has_adapter(folder: Path) -> bool:
@@ -85,7 +85,7 @@ def _read_adapter(folder: Path, allow_pickle: bool) -> ExternalModel:
         )
     values = with_model_type(read_json_table(confined_path(base, CONFIG)))
     family = family_by_type(values["model_type"])
-    tensors = with_current_names(_open_weights(base, allow_pickle))
+    tensors = with_current_names(open_weights(base, allow_pickle))
     if (folder / ADAPTER_WEIGHTS).is_file():
         adapter: Tensors = SafeTensors([confined_path(folder, ADAPTER_WEIGHTS)])
     else:
@@ -189,7 +189,8 @@ def read_json_table(path: Path) -> dict[str, Any]:
     return read_json_object(path, strict=False)
 
 
-def _open_weights(folder: Path, allow_pickle: bool) -> Tensors:
+def open_weights(folder: Path, allow_pickle: bool) -> Tensors:
+    """Open the weights of a folder: safetensors, in one file or in shards, or pickles with `allow_pickle`."""
     if (folder / WEIGHTS).exists():
         return SafeTensors([confined_path(folder, WEIGHTS)])
     if (folder / INDEX).exists():

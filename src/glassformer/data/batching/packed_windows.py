@@ -100,6 +100,10 @@ class PackedBatches:
         """Return the number of windows in the batch with this number, which is the same for all batches."""
         return self.rows
 
+    def padding_share(self) -> float:
+        """Return 0: windows have no padding."""
+        return 0.0
+
     def __getitem__(self, number: int) -> PackedBatch:
         """Return the batch with this number. It depends on the seed and the number only."""
         first = number * self.rows

@@ -21,6 +21,8 @@ Ids = np.ndarray[tuple[int], np.dtype[np.int32]]
 EncodeBatch = Callable[[list[str]], list[list[int]]]
 SIDES = ("source", "target")
 Kept = Literal["none", "first", "last"]
+UNITS = "units"
+"""Folder of tokenized data in many files. Their sizes are listed in a file beside it, whose hash stands for all."""
 CHUNK = 4096
 """Number of sentences that are tokenized at a time: enough to use all cores, few enough to need little memory."""
 

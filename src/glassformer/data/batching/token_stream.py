@@ -65,12 +65,14 @@ def write_stream(
     unknown: int | None = None,
     size: Callable[[Text], int] = lambda text: len(str(text).encode()),
     ends: bool = True,
+    starts: Callable[[Text], bool] = lambda text: True,
 ) -> TokenStream:
     """Tokenize documents, write them to `folder`, and return the stream.
 
     With `has_documents`, `begin` is written before each document and `end` after it. If both are the same token, it is
     written once between two documents and, with `ends`, after the last one. `unknown` is the id of <unk>, whose
-    occurrences are counted. `size` returns the size of a document in bytes.
+    occurrences are counted. `size` returns the size of a document in bytes, and `starts` whether it starts here; if
+    not, it is a piece that continues the one before.
     """
     n_bytes = n_documents = n_unknown = n_tokens = 0
     with new_token_folder(folder) as work, (work / "tokens.bin").open("wb") as file:
@@ -82,10 +84,11 @@ def write_stream(
             file.write(np.asarray(ids, dtype=np.int32).tobytes())
 
         for chunk in _chunks(track(documents, "tokenizing")):
-            n_documents += len(chunk)
+            are_starts = [starts(text) for text in chunk]
+            n_documents += sum(are_starts)
             n_bytes += sum(map(size, chunk))
-            for ids in encode_batch(chunk):
-                write([begin, *ids, *([end] if end != begin else [])] if has_documents else ids)
+            for ids, is_start in zip(encode_batch(chunk), are_starts, strict=True):
+                write([begin, *ids, *([end] if end != begin else [])] if has_documents and is_start else ids)
         if has_documents and n_documents and ends and end == begin:
             write([end])
         if ends and n_tokens < 2:

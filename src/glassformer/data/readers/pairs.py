@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from glassformer.data.readers.records import BadRecordError, OnBad, kind_of, read_records
-from glassformer.data.readers.text_files import bad_record, check_file, read_lines
+from glassformer.data.readers.text_files import Span, bad_record, check_file, read_lines
 
 
 class Pair(NamedTuple):
@@ -42,6 +42,8 @@ class PairReader:
     skipped: Counter[str] = field(default_factory=Counter)
     n_read: int | None = None
     """Number of pairs in the last complete pass; None before the first."""
+    spans: Sequence[Span] = ()
+    """The part to read of the first file in `sources` and of the first in `targets`; without spans, all is read."""
 
     def __post_init__(self) -> None:
         if self.targets and len(self.targets) != len(self.sources):
@@ -74,11 +76,11 @@ class PairReader:
         """Yield each pair (None if it cannot be read) with its problem ("" if none) and its `file:line`."""
         if self.targets:
             for source, target in zip(self.sources, self.targets, strict=True):
-                yield from _aligned(source, target)
+                yield from _aligned(source, target, self.spans)
             return
         columns = (self.source_column, self.target_column)
         for path in self.sources:
-            for cells, problem, where in read_records(path, columns):
+            for cells, problem, where in read_records(path, columns, self.spans[0] if self.spans else None):
                 missing = [column for column, cell in zip(columns, cells, strict=False) if not isinstance(cell, str)]
                 if problem or missing:
                     yield None, problem or f"no text under {missing[0]!r}", where
@@ -93,8 +95,9 @@ def _judge(source: str, target: str, where: str) -> tuple[Pair | None, str, str]
     return pair, "", where
 
 
-def _aligned(source: Path, target: Path) -> Iterator[tuple[Pair | None, str, str]]:
-    for left, right in zip_longest(read_lines(source), read_lines(target)):
+def _aligned(source: Path, target: Path, spans: Sequence[Span]) -> Iterator[tuple[Pair | None, str, str]]:
+    left_span, right_span = spans or (None, None)
+    for left, right in zip_longest(read_lines(source, span=left_span), read_lines(target, span=right_span)):
         if left is None or right is None:
             # The alignment of the following lines is unknown, so skipping does not help.
             short, long_place = (source, right.where) if left is None else (target, left.where)

@@ -14,7 +14,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from glassformer.data.readers.csv_rows import CsvRow, read_csv_rows
 from glassformer.data.readers.text_files import BadRecordError as BadRecordError
-from glassformer.data.readers.text_files import bad_record, check_file, read_lines
+from glassformer.data.readers.text_files import Span, bad_record, check_file, read_lines
 
 OnBad = Literal["error", "skip"]
 TABLES = {".tsv": "\t", ".csv": ","}
@@ -124,12 +124,13 @@ def kind_of(path: Path) -> Literal["text", "table", "jsonl"]:
     return "jsonl" if suffix in (".jsonl", ".ndjson") else "text"
 
 
-def read_records(path: Path, columns: Sequence[str]) -> Iterator[Record]:
+def read_records(path: Path, columns: Sequence[str], span: Span | None = None) -> Iterator[Record]:
     """Yield the records of a TSV, CSV or JSONL file, each with the values of these columns as its cells.
 
-    The cells of tables are strings. In JSONL, cells may have any JSON type, and a missing key gives None.
+    The cells of tables are strings. In JSONL, cells may have any JSON type, and a missing key gives None. With `span`,
+    only its lines are read, and the header of a table; a CSV file, whose cells may contain line breaks, has no spans.
     """
-    return (_json_lines if kind_of(path) == "jsonl" else _table)(path, columns)
+    return (_json_lines if kind_of(path) == "jsonl" else _table)(path, columns, span)
 
 
 def as_text(cell: object, column: str) -> str:
@@ -161,10 +162,15 @@ def lone_surrogate(column: str) -> str:
     return f"half a surrogate pair under {column!r}: expected whole characters"
 
 
-def _table(path: Path, wanted: Sequence[str]) -> Iterator[Record]:
-    is_csv = Path(path.name.removesuffix(".gz")).suffix.lower() == ".csv"
-    rows = read_csv_rows(read_lines(path, keep_ends=True)) if is_csv else _tsv_rows(path)
-    header = next(rows, None)
+def is_csv_file(path: Path) -> bool:
+    """Return whether a file is CSV by its suffix before .gz."""
+    return Path(path.name.removesuffix(".gz")).suffix.lower() == ".csv"
+
+
+def _table(path: Path, wanted: Sequence[str], span: Span | None) -> Iterator[Record]:
+    is_csv = is_csv_file(path)
+    rows = read_csv_rows(read_lines(path, keep_ends=True)) if is_csv else _tsv_rows(path, span)
+    header = next(rows if span is None or not span.begin else _tsv_rows(path, None), None)
     if header is None or header.problem:
         raise BadRecordError(f"{path}:1: {header.problem if header else 'the file is empty'}: expected a header")
     columns = header.cells
@@ -182,13 +188,13 @@ def _table(path: Path, wanted: Sequence[str]) -> Iterator[Record]:
         yield Record((), problem, where) if problem else Record(tuple(cells[index] for index in indices), "", where)
 
 
-def _tsv_rows(path: Path) -> Iterator[CsvRow]:
-    for text, problem, where in read_lines(path):
+def _tsv_rows(path: Path, span: Span | None) -> Iterator[CsvRow]:
+    for text, problem, where in read_lines(path, span=span):
         yield CsvRow(text.split("\t"), problem, where)
 
 
-def _json_lines(path: Path, wanted: Sequence[str]) -> Iterator[Record]:
-    for text, problem, where in read_lines(path):
+def _json_lines(path: Path, wanted: Sequence[str], span: Span | None) -> Iterator[Record]:
+    for text, problem, where in read_lines(path, span=span):
         cells: tuple[Any, ...] = ()
         if not problem:
             cells, problem = _json_cells(text, wanted)

@@ -35,6 +35,11 @@ def _split_at(place: float, test: float, valid_from: float) -> Split:
     return "valid" if place >= valid_from else "train"
 
 
+def is_held_out(text: str, valid_from: float) -> bool:
+    """Return whether a text is for validation, where hashes from `valid_from` on are (see `Shares.valid_from`)."""
+    return _split_at(_place_of(text), 0.0, valid_from) == "valid"
+
+
 class Shares(Generic[Example]):
     """How examples are divided: the shares of the validation and test sets, and the text that decides.
 

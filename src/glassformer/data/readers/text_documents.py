@@ -16,6 +16,7 @@ from glassformer.data.readers.text_files import (
     NOT_UTF8,
     BadUtf8Error,
     Line,
+    Span,
     bad_record,
     check_file,
     read_lines,
@@ -31,6 +32,17 @@ class Document(NamedTuple):
 
     text: str
     where: str = ""
+
+
+class DocumentPiece(NamedTuple):
+    """A document, or a piece of one that is too long to be read at once."""
+
+    text: str
+    where: str = ""
+    starts: bool = True
+    """Whether a document starts here. If not, the text continues that of the piece before."""
+    is_whole: bool = True
+    """Whether the piece is a whole document."""
 
 
 @dataclass
@@ -72,8 +84,37 @@ class DocumentReader:
             raise ValueError(f"{path} holds no file that ends in {' or '.join(self.suffixes)}: expected at least one")
         return found
 
-    def _records(self, path: Path) -> Iterator[Document]:
-        for record in read_records(path, [self.column]):
+    def read_part(self, path: Path, span: Span | None = None, *, max_piece: int) -> Iterator[DocumentPiece]:
+        """Yield the documents of a file, or of a span of it. A longer document has pieces of `max_piece` characters.
+
+        Only a text file without separator is read in pieces, which end at line ends.
+        """
+        if kind_of(path) == "text" and not self.separator:
+            yield from self._pieces(path, span, max_piece)
+            return
+        documents = self._parts(path, span) if kind_of(path) == "text" else self._records(path, span)
+        yield from (DocumentPiece(*document) for document in documents)
+
+    def _pieces(self, path: Path, span: Span | None, max_piece: int) -> Iterator[DocumentPiece]:
+        is_start, is_end, size = span is None or not span.begin, False, 0
+        lines: list[Line] = []
+        for line in chain(read_lines(path, keep_ends=True, span=span), [None]):
+            if line is not None and line.problem:
+                self._refuse(line.where, line.problem)
+                continue
+            if line is not None:
+                lines.append(line)
+                size += len(line.text)
+            is_end = line is None
+            if lines and (is_end or size >= max_piece):
+                is_whole = is_start and is_end and span is None
+                text = "".join(one.text for one in lines)
+                if not is_whole or text.strip():
+                    yield DocumentPiece(text, lines[0].where, is_start, is_whole)
+                lines, size, is_start = [], 0, False
+
+    def _records(self, path: Path, span: Span | None = None) -> Iterator[Document]:
+        for record in read_records(path, [self.column], span):
             problem = record.problem
             if not problem:
                 (text,) = record.cells
@@ -95,14 +136,14 @@ class DocumentReader:
         if text.strip():
             yield Document(text, str(path))
 
-    def _parts(self, path: Path) -> Iterator[Document]:
+    def _parts(self, path: Path, span: Span | None = None) -> Iterator[Document]:
         """Yield the documents between separator lines. The file is streamed, so that it may be larger than memory.
 
         A line that is not UTF-8 makes its whole document bad.
         """
         wanted = "" if self.separator == BLANK else self.separator.strip()
         lines: list[Line] = []
-        for line in chain(read_lines(path, keep_ends=True), [None]):
+        for line in chain(read_lines(path, keep_ends=True, span=span), [None]):
             if line is not None and (line.problem or line.text.strip() != wanted):
                 lines.append(line)
                 continue

@@ -42,6 +42,17 @@ class Line(NamedTuple):
     """Location of the line, `file:number`."""
 
 
+class Span(NamedTuple):
+    """Some consecutive lines of a file that is not compressed."""
+
+    begin: int
+    """Offset of the first line in bytes."""
+    end: int
+    """Offset of the end of the last line."""
+    line: int
+    """Number of the first line, counted from 1."""
+
+
 def check_file(path: Path) -> None:
     """Raise an error unless `path` is a readable regular file. Data is read more than once, which excludes pipes."""
     if path.is_dir():
@@ -63,10 +74,10 @@ def bad_record(where: str, problem: str, unit: str = "records") -> BadRecordErro
     return BadRecordError(f"{where}: {problem}{expected} (on_bad='skip', or --on-bad skip, skips such {unit})")
 
 
-def read_lines(path: Path, *, keep_ends: bool = False) -> Iterator[Line]:
-    """Yield each line of a file, without the line break unless `keep_ends`."""
+def read_lines(path: Path, *, keep_ends: bool = False, span: Span | None = None) -> Iterator[Line]:
+    """Yield each line of a file, or of a span of it, without the line break unless `keep_ends`."""
     name = str(path)
-    for number, raw in enumerate(read_raw_lines(path), start=1):
+    for number, raw in enumerate(read_raw_lines(path, span), start=1 if span is None else span.line):
         if not keep_ends:
             raw = raw.removesuffix(b"\n").removesuffix(b"\r")
         yield decode_line(raw, f"{name}:{number}")
@@ -92,12 +103,14 @@ def read_text(path: Path) -> str:
         raise BadUtf8Error(f"{path}:{line}") from error
 
 
-def read_raw_lines(path: Path) -> Iterator[bytes]:
-    """Yield each line of a file as bytes, with its line break and without the byte-order mark."""
+def read_raw_lines(path: Path, span: Span | None = None) -> Iterator[bytes]:
+    """Yield each line of a file, or of a span of it, as bytes, with its line break and without the byte-order mark."""
     number = 0
     try:
         with _open(path) as stream:
-            for number, raw in enumerate(track(stream, f"reading {path.name}"), start=1):
+            lines = iter(stream) if span is None else _lines_of_span(stream, span)
+            first = 1 if span is None else span.line
+            for number, raw in enumerate(track(lines, f"reading {path.name}"), start=first):
                 yield raw.removeprefix(BYTE_ORDER_MARK) if number == 1 else raw
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise BadRecordError(
@@ -107,6 +120,14 @@ def read_raw_lines(path: Path) -> Iterator[bytes]:
     except OSError as error:
         error.filename = error.filename or str(path)  # the read error does not name the file
         raise
+
+
+def _lines_of_span(stream: IO[bytes], span: Span) -> Iterator[bytes]:
+    stream.seek(span.begin)
+    left = span.end - span.begin
+    while left > 0 and (raw := stream.readline()):
+        left -= len(raw)
+        yield raw
 
 
 def _open(path: Path) -> IO[bytes]:

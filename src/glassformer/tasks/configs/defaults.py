@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any, Literal, NamedTuple
 
-from glassformer.models.config import ModelConfig
+from glassformer.models.config import HEAD_FIELDS, ModelConfig
 from glassformer.models.costs import training_flops
 from glassformer.models.presets import FULL_SIZE, preset
 from glassformer.tasks.configs.corpus_size import CorpusSize
@@ -35,7 +35,7 @@ NOT_OF_A_FAMILY = frozenset(
         *("n_heads", "n_kv_heads", "head_dim", "embedding_width", "sliding_window", "token_types", "position_offset"),
         *("rope_width", "rope_scaling", "rope_factor", "rope_original_len", "rope_low_rotations"),
         *("rope_high_rotations", "rope_attention_factor", "rope_short_divisors", "rope_long_divisors"),
-        *("head", "n_labels", "head_transform", "pooling", "output_bias", "dropout", "embedding_dropout", "layer_drop"),
+        *("head", *HEAD_FIELDS, "output_bias", "dropout", "embedding_dropout", "layer_drop"),
         *("attention_dropout", "activation_dropout", "init", "init_std"),
     }
 )
@@ -323,6 +323,11 @@ def _vocabulary(scale: float, corpus: CorpusSize) -> int:
     """
     by_time, by_data = 4000 * scale**0.3, 4000 * max(1.0, corpus.tokens / 34_000) ** 0.28
     return max(1000, min(MAX_VOCABULARY, _round(min(by_time, by_data), 500)))
+
+
+def vocabulary_for(corpus: CorpusSize) -> int:
+    """Return the vocabulary size for a corpus, if there is enough time to learn it."""
+    return _vocabulary(1e9, corpus)
 
 
 def _dropout(epochs: float) -> float:

@@ -1,0 +1,190 @@
+"""Measure training with several processes, and FSDP2 on one GPU.
+
+    python benchmarks/many_devices.py cpu [--rounds 3]     2 processes on 2 cores against 1 process on 1 core
+    python benchmarks/many_devices.py gpu [--tiny]         FSDP2 of one process against plain training, both compiled
+    python benchmarks/many_devices.py offload [--tiny]     a Llama of 3 billion parameters, with and without offload
+
+A measurement makes updates of the `Trainer`, as `glassformer train` does, on random tokens. On a CPU the fastest update
+counts, because other programs disturb the slower ones; on a GPU the median. `--tiny` tries the program on any machine.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from glassformer.data.batching.labeled_batches import IGNORED
+from glassformer.data.batching.packed_windows import PackedBatch
+from glassformer.models import ModelConfig, preset
+from glassformer.models.factory import build_on_meta
+from glassformer.training.fused_loss import token_loss
+from glassformer.training.parallel import Parallel
+from glassformer.training.processes import joined
+from glassformer.training.train_config import TrainConfig
+from glassformer.training.trainer import Trainer
+
+TRAIN = TrainConfig(
+    lr=1e-4, schedule="constant", warmup=0, optimizer="adamw", threads=1, device="cpu", precision="fp32"
+)
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Training data with one batch of random windows."""
+
+    batch: PackedBatch
+
+    def __getitem__(self, number: int) -> PackedBatch:
+        """Return the batch, whatever its number."""
+        return self.batch
+
+
+def make_trainer(shape: ModelConfig, train: TrainConfig, rows: int, length: int, parallel: Parallel) -> Trainer[Any]:
+    """Return the trainer of a new language model with one batch of `rows` windows."""
+    model = build_on_meta(shape).to_empty(device="cpu")
+    noise = torch.randn(2**20, generator=torch.Generator().manual_seed(0)) * 0.02
+    for parameter in model.parameters():  # drawing billions of random numbers would take minutes
+        flat = parameter.data.view(-1)
+        flat.copy_(noise.repeat(-(-len(flat) // len(noise)))[: len(flat)])
+    model.set_gradient_checkpointing(train.gradient_checkpointing)
+    tokens = torch.randint(0, shape.vocab_size, (rows, length + 1), generator=torch.Generator().manual_seed(0))
+    batch = PackedBatch(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous(), torch.empty(0, dtype=torch.long))
+
+    def loss(module: Any, part: PackedBatch) -> torch.Tensor:
+        return token_loss(module, lambda: module(part.tokens), part.targets, smoothing=0.0, ignore=IGNORED)
+
+    return Trainer(
+        model=model,
+        config=train,
+        batches=Windows(batch),
+        loss=partial(loss, model),
+        loss_of=lambda module: partial(loss, module),
+        evaluate=dict,
+        folder=Path("unused: no checkpoint is written"),
+        parallel=parallel,
+    )
+
+
+def seconds_of(trainer: Trainer[Any], updates: int) -> list[float]:
+    """Return the seconds of each of some updates."""
+    found = []
+    for _ in range(updates):
+        began = time.perf_counter()
+        trainer._update()
+        if trainer.device.type == "cuda":
+            torch.cuda.synchronize()
+        found.append(time.perf_counter() - began)
+    return found
+
+
+def measure_cpu(rounds: int) -> None:
+    """Print the speed of two processes on two cores, relative to one process on one core, for the same batch."""
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    one, two = [], []
+    for _ in range(rounds):  # in turn, so that noise affects both
+        for found, command, places in ((one, [sys.executable], cores[:1]), (two, torchrun, cores)):
+            pinned = ["taskset", "-c", ",".join(map(str, places)), *command, __file__, "cpu-worker"]
+            result = subprocess.run(pinned, env=environment, capture_output=True, text=True, check=True)
+            found.append(min(json.loads(result.stdout.splitlines()[-1])))
+    print(f"1 process  {1e3 * min(one):7.1f} ms an update   (rounds: {', '.join(f'{1e3 * x:.1f}' for x in one)})")
+    print(f"2 processes {1e3 * min(two):6.1f} ms an update   (rounds: {', '.join(f'{1e3 * x:.1f}' for x in two)})")
+    print(f"speed-up {min(one) / min(two):.2f}")
+
+
+def cpu_worker() -> None:
+    """Make some updates in this process, or in those that torchrun started, and print their seconds."""
+    torch.set_num_threads(1)
+    shape = preset("llama", vocab_size=8000, d_model=256, n_heads=4, n_kv_heads=4, d_ff=704, n_decoder_layers=6)
+    with joined("cpu") as processes:
+        if processes.size > 1:  # each on a core
+            os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[processes.rank]})
+        trainer = make_trainer(shape, TRAIN, 16, 128, Parallel(TRAIN, processes))
+        seconds = seconds_of(trainer, 12)
+        if processes.is_leader:
+            print(json.dumps(seconds[2:]))
+
+
+def measure_gpu(tiny: bool) -> None:
+    """Print the time of an update by FSDP2 of one process, relative to training without it; layers are compiled."""
+    size: dict[str, Any] = {"d_model": 1536, "n_heads": 12, "n_kv_heads": 12, "d_ff": 4096, "n_decoder_layers": 16}
+    size |= {"vocab_size": 32000}
+    if tiny:
+        size |= {"d_model": 64, "n_heads": 4, "n_kv_heads": 4, "d_ff": 128, "n_decoder_layers": 2, "vocab_size": 500}
+    train = replace(TRAIN, device="cpu" if tiny else "cuda", precision="bf16", compile="on", threads=0)
+    medians = {}
+    for layout in ("", "shard=1"):
+        config = replace(train, parallel=layout)
+        with joined(config.device, is_needed=bool(layout)) as processes:
+            rows, length = (2, 32) if tiny else (8, 2048)
+            trainer = make_trainer(preset("llama", **size), config, rows, length, Parallel(config, processes))
+            trainer.setup.set_compiled(True)
+            trainer.gradients = trainer.setup.gradients()
+            seconds = seconds_of(trainer, 3 if tiny else 33)[-30:]
+        medians[layout] = statistics.median(seconds)
+        print(f"{layout or 'plain':8} {1e3 * medians[layout]:7.1f} ms an update, {spread(seconds)}", flush=True)
+        del trainer
+        torch._dynamo.reset()
+    print(f"FSDP2 takes {medians['shard=1'] / medians['']:.3f} times as long")
+
+
+def spread(seconds: list[float]) -> str:
+    """Return the middle half of some durations in words."""
+    low, _, high = statistics.quantiles(seconds, n=4)
+    return f"half of them between {1e3 * low:.1f} and {1e3 * high:.1f}"
+
+
+def measure_offload(tiny: bool) -> None:
+    """Print peak memory and time of an update of a large model, with the parameters on the GPU and on the CPU."""
+    size: dict[str, Any] = {"d_model": 3072, "n_heads": 24, "n_kv_heads": 8, "d_ff": 8192, "n_decoder_layers": 28}
+    size |= {"vocab_size": 32000}
+    if tiny:
+        size |= {"d_model": 64, "n_heads": 4, "n_kv_heads": 4, "d_ff": 128, "n_decoder_layers": 2, "vocab_size": 500}
+    peaks = {}
+    for offload in (False, True):
+        config = replace(TRAIN, device="cpu" if tiny else "cuda", precision="bf16", parallel="shard=1", threads=0)
+        config = replace(config, offload=offload and not tiny, gradient_checkpointing=True)
+        with joined(config.device, is_needed=True) as processes:
+            rows, length = (2, 32) if tiny else (2, 2048)
+            trainer = make_trainer(preset("llama", **size), config, rows, length, Parallel(config, processes))
+            parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
+            if not tiny:
+                torch.cuda.reset_peak_memory_stats()
+            losses: list[float] = []
+            trainer.on_update = lambda update, losses=losses: losses.append(update.loss)
+            seconds = seconds_of(trainer, 3)
+            peaks[offload] = 1 if tiny else torch.cuda.max_memory_allocated()
+        name = "offload" if offload else "on the GPU"
+        print(
+            f"{name:10} {parameters / 1e9:.2f} billion parameters, peak {peaks[offload] / 2**30:5.1f} GiB, "
+            f"{seconds[-1]:.2f} s an update, losses {losses[0]:.3f} to {losses[-1]:.3f}",
+            flush=True,
+        )
+        del trainer
+    print(f"peak with offload: {peaks[True] / peaks[False]:.1%} of that without")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("cpu", "cpu-worker", "gpu", "offload"))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--tiny", action="store_true")
+    options = parser.parse_args()
+    if options.what == "cpu":
+        measure_cpu(options.rounds)
+    elif options.what == "cpu-worker":
+        cpu_worker()
+    elif options.what == "gpu":
+        measure_gpu(options.tiny)
+    else:
+        measure_offload(options.tiny)

@@ -1,0 +1,138 @@
+"""`glassformer explain`: a page that shows how a model computes its answer to one text."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from glassformer.cli.flag_parser import UsageError
+from glassformer.cli.run_options import ComputeOptions
+
+CHECK_TEXT = "The quick brown fox jumps over the lazy dog."
+"""The text on which --check looks at a model, unless --text gives another."""
+
+
+def explain(
+    path: Path,
+    *,
+    text: str | None = None,
+    target: str | None = None,
+    out: Path | None = None,
+    json: Path | None = None,
+    check: bool = False,
+    live: bool = False,
+    beam: int | None = None,
+    max_tokens: int = 20,
+    ablate: tuple[str, ...] = (),
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    quiet: bool = False,
+    compute: ComputeOptions = ComputeOptions(),  # noqa: B008
+) -> None:
+    """Show every step from token to prediction: attention, layers, next tokens, beams, attribution, health checks.
+
+    glassformer explain my-model --text "a sentence" --out page.html writes one file that opens in any browser.
+
+    It works for every model that `run` takes. A model that writes text writes its answer first; --target gives the
+    answer instead. If the model's training run is beside its folder, the page shows how it learned, too.
+
+    Args:
+        path: A model folder, a GGUF or llama2.c file, or org/name for a model in Hugging Face's download cache.
+        text: The text that the model reads. Two texts are separated by a tab, as for `run`.
+        target: The text of the decoder, instead of what the model writes.
+        out: Write the page to this HTML file.
+        json: Write the numbers to this JSON file.
+        check: Print the health checks, and exit with status 1 if one fails.
+        live: Serve the page, so that text, heads and settings can be changed in it.
+        beam: Beam width. (default: the model's own)
+        max_tokens: The most tokens that the model writes.
+        ablate: Parts to switch off, such as encoder.layers.0.self_attn.head.3, encoder.layers.0.ffn or positions.
+        host: With --live: address to listen on; the default is this machine only.
+        port: With --live: port to listen on; 0 is any free one.
+        quiet: Show no progress.
+    """
+    if live:
+        _serve(path, host, port, compute, {"--out": out, "--json": json, "--check": check or None, "--target": target})
+        return
+    if out is None and json is None and not check:
+        raise UsageError("nothing to do: expected --out page.html, --json FILE, --check or --live")
+    if text is None and not check:
+        raise UsageError("--text is missing: expected the text that the model reads")
+    if max_tokens < 1:
+        raise UsageError(f"--max-tokens {max_tokens}: expected 1 or more")
+    for flag, file in (("--out", out), ("--json", json)):
+        if file is not None and file.is_dir():
+            raise UsageError(f"{flag} {file}: expected a file, but it is a folder")
+    from glassformer.checkpoint.download_cache import find_model
+    from glassformer.checkpoint.safe_files import write_text
+    from glassformer.inspect.explain_options import PARTS, ExplainOptions
+    from glassformer.inspect.explanation import Explanation, build_explanation
+    from glassformer.progress import reporting
+
+    found_path = find_model(path)
+    only_check = out is None and json is None
+    options = ExplainOptions(
+        target=target,
+        max_tokens=max_tokens,
+        beam=beam,
+        ablate=ablate,
+        parts=("health",) if only_check else PARTS,
+    )
+    pipe = compute.load(found_path)
+    run = run_folder(found_path)
+    with reporting(quiet=quiet):
+        said = CHECK_TEXT if text is None else text
+        found = Explanation(build_explanation(pipe, said, options, name=found_path.name, run=run))
+    if json is not None:
+        write_text(json, found.to_json())
+        print(f"wrote {json}")
+    if out is not None:
+        found.save(out)
+        print(f"wrote {out}: open it in a browser")
+    if check:
+        _report(found.data["health"])
+
+
+def run_folder(path: Path) -> Path | None:
+    """Return the folder of the training run beside a model folder, if it is there."""
+    run = path.with_name(f"{path.name}.run")
+    return run if run.is_dir() else None
+
+
+def _report(checks: list[dict[str, Any]]) -> None:
+    """Print the checks, one line for each, and exit with status 1 if one failed."""
+    for one in checks:
+        word = "ok  " if one["passed"] else "FAIL"
+        print(f"{word} {one['name']}: {one['value']} (expected {_limit(one['limit'])}); {one['explanation']}")
+    failed = [one["name"] for one in checks if not one["passed"]]
+    if failed:
+        sys.exit(1)
+
+
+def _limit(limit: object) -> str:
+    return f"at most {limit:g}" if isinstance(limit, float) and limit else f"{limit}"
+
+
+def _serve(path: Path, host: str, port: int, compute: ComputeOptions, others: dict[str, object]) -> None:
+    wrong = [flag for flag, value in others.items() if value is not None]
+    if wrong:
+        raise UsageError(f"{wrong[0]} has no effect with --live: leave out one of them")
+    if not 0 <= port <= 65535:
+        raise UsageError(f"--port {port}: expected 0 to 65535")
+    from glassformer.cli.serve import import_server
+
+    import_server("explain --live")
+    from glassformer.checkpoint.download_cache import find_model
+    from glassformer.serve.http_app import make_app
+    from glassformer.serve.http_server import serve
+    from glassformer.serve.served_models import parse_models
+    from glassformer.serve.server_options import BatchOptions, ListenOptions, RequestLimits
+
+    listen, limits = ListenOptions(host=host, port=port), RequestLimits()
+    models = parse_models((str(find_model(path)),))
+    app = make_app(models, compute.load, listen=listen, limits=limits, batch=BatchOptions())
+
+    def say(address: str) -> None:
+        print(f"explore {', '.join(models)} at {address}/explore", flush=True)
+        print("Ctrl-C ends.", file=sys.stderr)
+
+    serve(app, listen, limits, on_start=say)

@@ -1,0 +1,69 @@
+"""Which checkpoints of a run are kept, which validation is the best, and the parameters that the run ends with."""
+
+import math
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from torch import Tensor
+
+from glassformer.base.names import suggestion
+from glassformer.checkpoint.output_folder import discard_folder
+from glassformer.metrics.scores import LOWER_IS_BETTER
+from glassformer.training.state import Evaluation, average_parameters, checkpoint_path, read_weights, saved_positions
+from glassformer.training.train_config import TrainConfig
+
+
+def goodness(evaluation: Evaluation, metric: str) -> float:
+    """Return the score that decides which checkpoint is best, negated if lower is better; -inf for NaN.
+
+    `metric` names the score; empty is the first one.
+    """
+    metric = metric or next(iter(evaluation.scores))
+    if metric not in evaluation.scores:
+        raise ValueError(f"metric={metric!r} is not a validation score: {suggestion(metric, evaluation.scores)}")
+    score = evaluation.scores[metric]
+    if math.isnan(score):
+        return -math.inf
+    return -score if metric in LOWER_IS_BETTER else score
+
+
+def best_evaluation(evaluations: Iterable[Evaluation], metric: str) -> Evaluation | None:
+    """Return the best validation, the earliest one if several are equal; None if there is none."""
+    return max(evaluations, key=lambda evaluation: goodness(evaluation, metric), default=None)
+
+
+def discard_old(folder: Path, best: Evaluation | None, config: TrainConfig) -> None:
+    """Keep only the newest checkpoint, the best one, and the last `keep_last` at multiples of `save_every`."""
+    positions = saved_positions(folder)
+    kept = {positions[-1], *_regular(positions, config)[-config.keep_last :]}
+    for position in positions:
+        if position not in kept and (best is None or position != best.position):
+            discard_folder(checkpoint_path(folder, position))
+
+
+def best_parameters(folder: Path, best: Evaluation) -> dict[str, Tensor]:
+    """Return the parameters of the best checkpoint, or of the newest one if that does not exist any more."""
+    positions = saved_positions(folder)
+    position = best.position if best.position in positions else positions[-1]
+    return read_weights(checkpoint_path(folder, position))
+
+
+def last_average(
+    folder: Path, config: TrainConfig, fold: Callable[[dict[str, Tensor]], dict[str, Tensor]]
+) -> dict[str, Tensor] | None:
+    """Return the mean of the parameters of the last `average_last` checkpoints; None if there are not several.
+
+    `fold` is the argument of `average_parameters`.
+    """
+    if config.average_last < 2:
+        return None
+    last = _regular(saved_positions(folder), config)[-config.average_last :]
+    return average_parameters(folder, last, fold) if len(last) > 1 else None
+
+
+def _regular(positions: list[int], config: TrainConfig) -> list[int]:
+    """Return those of `positions` that are multiples of `save_every`.
+
+    Only their checkpoints are averaged, so that an interrupted run, which saved one more, averages the same ones.
+    """
+    return [position for position in positions if position % config.save_every == 0]

@@ -1,0 +1,64 @@
+"""`glassformer explain` writes the page and the numbers, checks a model, and refuses what has no effect."""
+
+import json
+
+import pytest
+import torch
+
+from glassformer.pipelines.classifier import Classifier
+from glassformer.pipelines.load import load
+from pipelines.tiny_pipelines import make
+
+
+@pytest.fixture
+def folder(tmp_path):
+    make(Classifier).save(tmp_path / "model", "A tiny random model.")
+    return tmp_path / "model"
+
+
+def test_page_and_numbers_are_written(call, folder, tmp_path):
+    page, numbers = tmp_path / "page.html", tmp_path / "numbers.json"
+    code, out, _ = call("explain", folder, "--text", "the old cat", "--out", page, "--json", numbers, "--device", "cpu")
+    assert code == 0
+    assert str(page) in out
+    found = json.loads(numbers.read_text(encoding="utf-8"))
+    assert found["output"]["text"] == load(folder).run("the old cat")
+    assert found["model"]["name"] == "model"
+    assert found["health"]
+    assert "the old cat" in page.read_text(encoding="utf-8")
+
+
+def test_a_check_passes_or_fails(call, folder, tmp_path):
+    code, out, _ = call("explain", folder, "--check", "--device", "cpu")
+    assert code == 0
+    assert out.count("ok  ") == len(out.splitlines()) >= 9
+    broken = make(Classifier)
+    with torch.no_grad():
+        broken.model.encoder.layers[0].ffn.down_proj.weight.zero_()
+    broken.save(tmp_path / "broken", "A tiny broken model.")
+    code, out, _ = call("explain", tmp_path / "broken", "--check", "--text", "the cat", "--device", "cpu")
+    assert code == 1
+    assert "FAIL gradients reach every parameter" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["--text", "x"], "nothing to do: expected --out page.html, --json FILE, --check or --live"),
+        (["--out", "page.html"], "--text is missing"),
+        (["--text", "x", "--out", "."], "--out .: expected a file, but it is a folder"),
+        (["--text", "x", "--out", "p.html", "--max-tokens", "0"], "--max-tokens 0: expected 1 or more"),
+        (["--live", "--out", "p.html"], "--out has no effect with --live"),
+        (["--live", "--port", "-1"], "--port -1: expected 0 to 65535"),
+    ],
+)
+def test_what_has_no_effect_is_refused(call, folder, arguments, error):
+    code, _, err = call("explain", folder, *arguments)
+    assert code == 2
+    assert error in err
+
+
+def test_an_unknown_part_is_named(call, folder):
+    code, _, err = call("explain", folder, "--check", "--ablate", "encoder.layers.9.ffn", "--device", "cpu")
+    assert code == 1
+    assert "no part 'encoder.layers.9.ffn' to switch off" in err

@@ -1,0 +1,125 @@
+"""A program for torchrun: train tiny models in several processes, and write what they learned for the tests to compare.
+
+Each case is one training run: a task, a layout and a folder. The program runs all cases of a JSON file, because
+starting processes takes seconds. Run without torchrun, it trains in one process.
+"""
+
+import json
+import sys
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from glassformer.data.batching.labeled_batches import LabeledBatch
+from glassformer.data.batching.packed_windows import PackedBatch
+from glassformer.data.batching.pair_batches import PairBatch
+from glassformer.models import ModelConfig, build_model
+from glassformer.tasks.classification import Classification, ClassificationConfig
+from glassformer.tasks.language import Language, LanguageConfig
+from glassformer.tasks.seq2seq_task import pair_loss
+from glassformer.training.parallel import Parallel
+from glassformer.training.processes import joined
+from glassformer.training.train_config import TrainConfig
+from glassformer.training.trainer import Trainer
+
+VOCABULARY = 103
+CONFIG = TrainConfig(
+    updates=6, lr=1e-2, warmup=3, eval_every=4, save_every=4, metric="loss", device="cpu", precision="fp32", threads=1
+)
+SHAPE = {
+    "head": "language_model",
+    "d_model": 16,
+    "n_heads": 4,
+    "d_ff": 24,
+    "dropout": 0.0,
+    "max_len": 32,
+    "vocab_size": VOCABULARY,
+}
+
+
+def tokens(seed, *shape):
+    return torch.randint(4, VOCABULARY, shape, generator=torch.Generator().manual_seed(seed))
+
+
+class Batches:
+    """Batches of 5 examples and sometimes of 1, which processes cannot share equally."""
+
+    def __init__(self, task):
+        self.task = task
+
+    def n_rows(self, number):
+        return 1 if number % 4 == 3 else 5
+
+    def __getitem__(self, number):
+        rows, x = self.n_rows(number), tokens(number, self.n_rows(number), 12)
+        if self.task == "translation":
+            target = x.clone()
+            target[0, 7:] = 0  # padding: the processes have different numbers of tokens
+            return PairBatch(x, torch.cat((torch.full((rows, 1), 1), target[:, :-1]), 1), target)
+        if self.task == "language":
+            return PackedBatch(x[:, :-1], x[:, 1:], torch.empty(0, dtype=torch.long))
+        return LabeledBatch(x, torch.ones_like(x, dtype=torch.bool), torch.zeros_like(x), x[:, 0] % 3)
+
+
+def build(task, **shape):
+    torch.manual_seed(0)
+    if task == "translation":
+        layers = {"n_encoder_layers": 1, "n_decoder_layers": 1}
+    elif task == "language":
+        layers = {"n_encoder_layers": 0, "n_decoder_layers": 2, "gated": True, "activation": "silu"}
+        layers |= {"positions": "rotary", "norm": "rms", "n_kv_heads": 2}
+    else:
+        layers = {"n_encoder_layers": 2, "n_decoder_layers": 0, "head": "sequence_class", "n_labels": 3}
+    return build_model(ModelConfig(**{**SHAPE, **layers, **shape}))
+
+
+def loss_of(task, config):
+    if task == "translation":
+        return lambda model: partial(pair_loss, model, config)
+    made = Language(LanguageConfig()) if task == "language" else Classification(ClassificationConfig())
+    made.config = replace(made.config, train=config)
+    return lambda model: partial(made.loss, model)
+
+
+def train(case, processes):
+    """Train one case and return its losses, scores and parameters; parameters in the leader only."""
+    config = replace(CONFIG, **case.get("train", {}))
+    model = build(case["task"], **case.get("model", {})).to(getattr(torch, case.get("dtype", "float64")))
+    batches, make_loss = Batches(case["task"]), loss_of(case["task"], config)
+    losses = []
+
+    def evaluate():
+        batch = batches[1000]
+        with torch.no_grad():
+            return {"loss": (make_loss(model)(batch) / batch.n_target_tokens).item()}
+
+    trainer = Trainer(
+        model=model,
+        config=config,
+        batches=batches,
+        loss=make_loss(model),
+        loss_of=make_loss,
+        evaluate=evaluate,
+        folder=Path(case["folder"]),
+        on_update=lambda update: losses.append(update.loss),
+        parallel=Parallel(config, processes),
+    )
+    parameters = trainer.run()
+    return losses, [one.scores["loss"] for one in trainer.state.evaluations], parameters
+
+
+def main(cases, results):
+    with joined("cpu") as processes:
+        for number, case in enumerate(cases):
+            losses, scores, parameters = train(case, processes)
+            everyone = processes.gather(losses)
+            assert all(one == losses for one in everyone), "the processes report different losses"
+            if processes.is_leader:
+                torch.save({"losses": losses, "scores": scores, "parameters": parameters}, results / f"{number}.pt")
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")), Path(sys.argv[2]))

@@ -1,0 +1,190 @@
+"""Several processes compute what one computes: DDP, FSDP2, tensor parallelism, and all of them after a resume.
+
+The processes start once for many cases. `parallel_program.py` is the program that they run.
+"""
+
+import re
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from glassformer.training.parallel import Layout, Parallel, read_layout, split_layers
+from glassformer.training.processes import Processes, SharedError
+from glassformer.training.train_config import TrainConfig
+from training.launched import difference, run_cases
+from training.parallel_program import Batches, build, train
+
+TASKS = ("translation", "language", "classification")
+HALF, WHOLE = 4, 8
+"""Updates before and after an interruption. The full table has 50 updates."""
+
+
+def case(folder, task, layout="", updates=WHOLE, **more):
+    settings = {"parallel": layout, "updates": updates, "accumulate": 2 if task == "language" else 1}
+    return {"task": task, "folder": str(folder), "train": {**settings, **more.pop("train", {})}, **more}
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """Each task, trained in one process."""
+    folder = tmp_path_factory.mktemp("alone")
+    found = {}
+    for task in TASKS:
+        losses, scores, parameters = train(case(folder / task, task), Processes())
+        found[task] = {"losses": losses, "scores": scores, "parameters": parameters}
+    return found
+
+
+@pytest.fixture(scope="module")
+def together(tmp_path_factory):
+    """The results of two processes by name: three layouts, and runs that one process had begun."""
+    folder = tmp_path_factory.mktemp("together")
+    cases = {
+        "data": case(folder / "a", "translation"),
+        "shard": case(folder / "b", "language", "shard=2"),
+        "tensor": case(folder / "c", "classification", "tensor=2"),
+        "tensor with cross-attention": case(folder / "d", "translation", "tensor=2"),
+        "begun": case(folder / "e", "language", "shard=2", updates=HALF),
+        "resumed": case(folder / "f", "translation", "shard=2"),
+    }
+    train(case(folder / "f", "translation", updates=HALF), Processes())
+    results = run_cases(folder / "results", list(cases.values()), 2)
+    return SimpleNamespace(
+        folder=folder, **dict(zip(("results",), [dict(zip(cases, results, strict=True))], strict=True))
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "task"),
+    [
+        ("data", "translation"),
+        ("shard", "language"),
+        ("tensor", "classification"),
+        ("tensor with cross-attention", "translation"),
+    ],
+)
+def test_two_processes_learn_what_one_learns(alone, together, name, task):
+    assert difference(alone[task], together.results[name]) < 1e-12
+
+
+def test_two_processes_resume_a_run_of_one(alone, together):
+    resumed = together.results["resumed"]
+    assert len(resumed["losses"]) == WHOLE - HALF
+    whole = {**alone["translation"], "losses": alone["translation"]["losses"][HALF:]}
+    assert difference(whole, resumed) < 1e-12
+
+
+def test_one_process_resumes_a_run_of_two(alone, together):
+    losses, scores, parameters = train(case(together.folder / "e", "language"), Processes())
+    whole = {**alone["language"], "losses": alone["language"]["losses"][HALF:]}
+    assert difference(whole, {"losses": losses, "scores": scores, "parameters": parameters}) < 1e-12
+
+
+def test_no_file_of_a_checkpoint_is_a_pickle(together):
+    files = [path for path in (together.folder / "b").rglob("*") if path.is_file()]
+    assert {path.suffix for path in files} == {".json", ".safetensors"}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("n_processes", "layouts"),
+    [
+        (2, ["", "shard=2", "tensor=2"]),
+        (4, ["", "shard=4", "tensor=4", "data=2,shard=2", "data=2,tensor=2", "shard=2,tensor=2"]),
+    ],
+)
+def test_the_whole_table(tmp_path, n_processes, layouts):
+    """After 50 updates in float64; float32 is compared less strictly, because rounding errors grow."""
+    wide = {"n_kv_heads": 4}
+    tasks = [(task, dtype) for task in TASKS for dtype in ("float64", "float32")]
+    one = [case(tmp_path / f"{t}-{d}", t, updates=50, dtype=d, model=wide) for t, d in tasks]
+    many = [
+        case(tmp_path / f"{t}-{d}-{layout}", t, layout, updates=50, dtype=d, model=wide)
+        for layout in layouts
+        for t, d in tasks
+    ]
+    alone, together = run_cases(tmp_path / "one", one, 1), run_cases(tmp_path / "many", many, n_processes)
+    for number, result in enumerate(together):
+        task, dtype = tasks[number % len(tasks)]
+        layout = layouts[number // len(tasks)] or f"data={n_processes}"
+        found = difference(alone[number % len(tasks)], result)
+        print(f"| {n_processes} | {layout} | {task} | {dtype} | {found:.1e} |")
+        assert found < (1e-9 if dtype == "float64" else 1e-2), (layout, task, dtype)
+
+
+def test_dropout_is_reproducible_and_differs_between_parts(tmp_path):
+    seeds = [Parallel(processes=Processes(rank, 4)).part for rank in range(4)]
+    assert seeds == [0, 1, 2, 3]
+    config = TrainConfig(parallel="tensor=2")
+    assert [Parallel(config, Processes(rank, 4)).part for rank in range(4)] == [0, 0, 1, 1]
+
+
+def test_every_example_of_an_update_is_taken_once():
+    batches = [Batches("translation")[number] for number in (0, 3)]  # 5 examples and 1
+    for size in (2, 3, 4):
+        shares = [Parallel(processes=Processes(rank, size)).share(batches[:1]) for rank in range(size)]
+        rows = torch.cat([batch.source for share in shares for batch, is_counted in share if is_counted])
+        assert torch.equal(rows, batches[0].source)
+        counted = [
+            [is_counted for _, is_counted in Parallel(processes=Processes(rank, size)).share(batches[1:])]
+            for rank in range(size)
+        ]
+        assert sum(map(sum, counted)) == 1
+        assert all(len(one) == 1 for one in counted), "all make the same number of passes"
+    assert len(Parallel(processes=Processes(1, 2)).share(batches)) == 1, "whole batches where they can be shared out"
+
+
+def test_a_layout_fills_up_with_data():
+    assert read_layout("", 4) == Layout(data=4)
+    assert read_layout("tensor=2", 4) == Layout(data=2, tensor=2, is_sharded=True)
+    assert read_layout("data=2,shard=3", 6) == Layout(data=2, shard=3, is_sharded=True)
+    assert read_layout("shard=1", 1).is_sharded
+    assert not Parallel().is_active
+
+
+@pytest.mark.parametrize(
+    ("text", "n_processes", "message"),
+    [
+        ("data=2,shard=2", 2, "layout of 4 processes, but 2 were started: expected sizes that multiply to 2"),
+        ("tensor=3", 4, "layout of 3 processes, but 4"),
+        ("pipeline=2", 2, "--parallel pipeline=2: expected sizes of data, shard, tensor"),
+        ("data=0", 2, "--parallel data=0: expected"),
+        ("data=2,data=1", 2, "each once"),
+    ],
+)
+def test_a_wrong_layout_is_refused(text, n_processes, message):
+    with pytest.raises(SharedError, match=re.escape(message)) as error:
+        read_layout(text, n_processes)
+    assert error.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"offload": True}, "offload=True: parameters are moved"),
+        ({"minutes": 1.0}, "minutes=1.0: several processes"),
+        ({"adversarial": 1.0}, "adversarial=1.0"),
+        ({"parallel": "shard=2", "optimizer": "muon"}, "optimizer=muon: whole matrices"),
+        ({"parallel": "tensor=2", "lora_rank": 4}, "lora_rank=4"),
+    ],
+)
+def test_options_that_several_processes_cannot_have_are_refused(settings, message):
+    with pytest.raises(SharedError, match=re.escape(message)):
+        Parallel(TrainConfig(**settings), Processes(0, 2))
+
+
+@pytest.mark.parametrize(
+    ("shape", "size", "message"),
+    [
+        ({}, 3, "tensor=3: n_heads=4, expected a divisor of it"),
+        ({"n_kv_heads": 2}, 4, "tensor=4: n_kv_heads=2"),
+        ({"d_ff": 21}, 2, "tensor=2: d_ff=21"),
+        ({"qk_norm": True}, 2, "tensor=2: qk_norm"),
+        ({"positions": "relative"}, 2, "tensor=2: encoder adds a bias"),
+    ],
+)
+def test_layers_that_cannot_be_split_are_named(shape, size, message):
+    model = build("translation", **shape)
+    with pytest.raises(SharedError, match=re.escape(message)):
+        split_layers(model, SimpleNamespace(size=lambda: size))

@@ -1,0 +1,83 @@
+"""Processes that work together. `test_parallel.py` starts several; here threads and fakes stand for them."""
+
+import pytest
+import torch.distributed as dist
+
+from glassformer.training import processes as module
+from glassformer.training.processes import JoinError, Processes, SharedError, joined
+
+
+def test_one_process_needs_no_others():
+    alone = Processes()
+    assert alone.is_leader
+    assert alone.broadcast(3) == 3
+    assert alone.gather(3) == [3]
+    with pytest.raises(KeyError), alone.together():
+        raise KeyError
+    assert alone.after_leader(lambda: 5, share=lambda: None, take=lambda _: None) == 5
+    alone.check_equal("other data", 1, "")
+    with joined() as found:
+        assert found == alone
+
+
+@pytest.fixture
+def two(monkeypatch):
+    """The second of two processes; `others` are the values of the first one."""
+    others = []
+    monkeypatch.setattr(Processes, "gather", lambda self, value: [others.pop(0), value])
+    monkeypatch.setattr(Processes, "broadcast", lambda self, value: others.pop(0))
+    return Processes(1, 2), others
+
+
+def test_an_error_of_one_process_is_raised_in_all(two):
+    process, others = two
+    others.append(None)
+    with pytest.raises(SharedError, match=r"^process 1 of 2: no such file$"), process.together():
+        raise FileNotFoundError("no such file")
+    others.append(("vocab_size=0: expected at least 1", 2))
+    with pytest.raises(SharedError, match=r"^vocab_size=0: expected at least 1$") as error, process.together():
+        pass
+    assert error.value.exit_code == 2
+
+
+def test_the_leader_goes_first_and_its_error_is_the_one_that_counts(two):
+    process, others = two
+    taken = []
+    others += [(True, "shared"), None]
+    assert process.after_leader(lambda: taken[0], share=lambda: "", take=taken.append) == "shared"
+    others += [(False, None), ("the disk is full", 1)]
+    with pytest.raises(SharedError, match="the disk is full"):
+        process.after_leader(lambda: taken.append("never"), share=lambda: "", take=taken.append)
+    assert taken == ["shared"]
+
+
+def test_a_process_with_other_data_is_named(two):
+    process, others = two
+    others.append('{"data": 1}')
+    with pytest.raises(SharedError, match=r"process 1 of 2 has other data: expected the same as process 0. Copy it"):
+        process.check_equal("other data", {"data": 2}, "Copy it")
+
+
+def test_a_broken_environment_is_named(monkeypatch):
+    monkeypatch.setenv("RANK", "one")
+    with pytest.raises(JoinError, match="RANK='one' in the environment"), joined("cpu"):
+        pass
+
+
+def test_a_process_that_nobody_joins_gives_up(monkeypatch):
+    monkeypatch.setattr(module, "JOIN_SECONDS", 0.5)
+    more = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "0"}
+    for name, value in more.items():
+        monkeypatch.setenv(name, value)
+    with (
+        pytest.raises(ValueError, match="expected all of them to be started, with the same MASTER_ADDR"),
+        joined("cpu"),
+    ):
+        pass
+
+
+def test_one_process_can_have_a_group_of_its_own():
+    with joined("cpu", is_needed=True) as alone:
+        assert alone == Processes()
+        assert dist.is_initialized()
+    assert not dist.is_initialized()
