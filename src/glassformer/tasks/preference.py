@@ -67,7 +67,7 @@ class PreferenceConfig(TalkConfig):
     preference_loss: Literal["dpo", "ipo", "orpo"] = "dpo"
     """Loss: dpo (Rafailov et al. 2023), ipo (Azar et al. 2023) or orpo (Hong et al. 2024), which needs no reference."""
     beta: Positive = 0.1
-    """How closely the model stays to the model of --from: higher is closer. For orpo, the weight of the preferences."""
+    """How closely the model stays to the model of --from, higher is closer; for orpo, the weight of the preferences."""
 
 
 class Preference(TalkTask[AnswerPair, "PreferenceBatch"]):
