@@ -29,7 +29,8 @@ def write_log(folder, *records):
 
 
 def test_losses_and_scores_are_read_back_with_their_time(tmp_path, capsys):
-    write_log(tmp_path, update(1, 3.0), update(2, 2.5), Evaluation(2, 2, {"bleu": 7.5}))
+    average = Evaluation(2, 2, {"bleu": 6.5}, is_average=True)
+    write_log(tmp_path, update(1, 3.0), update(2, 2.5), Evaluation(2, 2, {"bleu": 7.5}), average)
     assert read_log(tmp_path) == [
         LogEntry(1, 2.0, {"training loss": 3.0}),
         LogEntry(2, 4.0, {"training loss": 2.5}),

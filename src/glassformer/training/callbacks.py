@@ -39,6 +39,8 @@ class EvaluationEvent(NamedTuple):
     """Updates made so far."""
     scores: Mapping[str, float]
     """Scores by name. The first one selects the best checkpoint, unless the setting `metric` names another."""
+    is_average: bool = False
+    """Whether they are those of the average of the last checkpoints, at the end of the run."""
 
 
 class SaveEvent(NamedTuple):
@@ -99,7 +101,8 @@ def attach(
     def after_evaluation(evaluation: Evaluation) -> None:
         on_evaluation(evaluation)
         if evaluated is not None:
-            _call(trainer, evaluated, EvaluationEvent(evaluation.update, _read_only(evaluation.scores)))
+            event = EvaluationEvent(evaluation.update, _read_only(evaluation.scores), evaluation.is_average)
+            _call(trainer, evaluated, event)
 
     def after_save(path: Path) -> None:
         if saved is not None:

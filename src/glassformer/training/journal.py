@@ -82,13 +82,16 @@ class Journal:
 
     def evaluation(self, evaluation: Evaluation) -> None:
         """Write the scores of one validation to the log, and print them."""
-        self._write({"kind": "evaluation", "update": evaluation.update, **evaluation.scores})
-        for name, value in evaluation.scores.items():
+        kind = "average" if evaluation.is_average else "evaluation"  # an average is no point of the learning curve
+        self._write({"kind": kind, "update": evaluation.update, **evaluation.scores})
+        for name, value in evaluation.scores.items() if not evaluation.is_average else ():
             self._chart(f"valid/{name}", value, evaluation.update)
         scores = "  ".join(f"{name} {value:.3f}" for name, value in evaluation.scores.items())
         self._best = f"  valid {scores}"
         how = f" ({self.validation})" if self.validation else ""
-        self.say(f"validation after {evaluation.update} updates{how}:  {scores}")
+        at = f"after {evaluation.update} updates"
+        what = "of the average of the last checkpoints" if evaluation.is_average else at
+        self.say(f"validation {what}{how}:  {scores}")
 
     def _write(self, record: dict[str, Any]) -> None:
         with naming_write_errors(self.folder / LOG):
@@ -162,6 +165,8 @@ def read_log(folder: Path) -> list[LogEntry]:
         if kind == "update":
             seconds[update] = seconds.get(update - 1, 0.0) + record["seconds"]
             values = {"training loss": record["loss"]}
+        elif kind == "average":
+            continue
         else:
             values = {f"validation {title_of(name)}": value for name, value in record.items()}
         entries[kind, update] = LogEntry(update, seconds.get(update, 0.0), values)

@@ -47,6 +47,8 @@ class Evaluation:
     """Updates made before it, without skipped ones."""
     scores: dict[str, float]
     """Scores by name."""
+    is_average: bool = False
+    """Whether the average of the last checkpoints was validated, at the end of a run, instead of the model."""
 
 
 @dataclass

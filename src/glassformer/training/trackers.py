@@ -116,7 +116,8 @@ def _callbacks(
             log(_named("train/", values), event.update)
 
     def on_evaluation(event: EvaluationEvent) -> None:
-        log(_named("valid/", event.scores), event.update)
+        if not event.is_average:
+            log(_named("valid/", event.scores), event.update)
 
     def on_save(event: SaveEvent) -> None:
         if event.is_model:

@@ -354,15 +354,15 @@ class Trainer(Generic[Batch]):
         advice = "A lower lr, a longer warmup or precision='fp32' may help"
         return DivergedError(f"the training diverged: {what}; {newest_saved(self.folder)}. {advice}")
 
-    def _evaluate(self, evaluate: Callable[[], dict[str, float]] | None = None) -> None:
-        """Validate and record the scores. `evaluate` takes the place of the validation by all processes."""
+    def _evaluate(self, average: Callable[[], dict[str, float]] | None = None) -> None:
+        """Validate and record the scores. `average` validates the average instead, in one process."""
         began = time.perf_counter()
         self.whole_model.eval()
         with torch.inference_mode(), Step("validating"):
-            scores = evaluate() if evaluate else self.parallel.evaluate(self.evaluate, self.model, self.whole_model)
+            scores = average() if average else self.parallel.evaluate(self.evaluate, self.model, self.whole_model)
         self.validation_seconds = time.perf_counter() - began
         self.state.other_seconds += self.validation_seconds
-        evaluation = Evaluation(self.state.position, self.state.update, scores)
+        evaluation = Evaluation(self.state.position, self.state.update, scores, is_average=average is not None)
         self.state.evaluations.append(evaluation)
         self.on_evaluation(evaluation)
 
