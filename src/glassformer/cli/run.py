@@ -100,8 +100,10 @@ def _check_streams(lines: LineOptions, decoder: DecoderOptions) -> None:
             raise UsageError(f"--prompt with --input {lines.input}: expected one of them")
         if lines.output is not None:
             raise UsageError(f"--prompt with --output {lines.output}: use > {lines.output} instead of --output")
-    elif lines.input is None:
-        check_stdin()
+    else:
+        lines.span()  # a wrong --part is refused before the model is loaded
+        if lines.input is None:
+            check_stdin()
 
 
 def _task_of(path: Path) -> str | None:
@@ -135,6 +137,7 @@ def _use(model: Any, given: Given, lines: LineOptions, answers: AnswerOptions, d
         output=None if is_follower() else lines.output,
         as_json=answers.json,
         quiet=lines.quiet or is_follower(),
+        span=lines.span(),
         size=DECODER_CHUNK if isinstance(model, Generator) and model.batch_tokens is None else size,
     )
     if not isinstance(model, Pipeline):
