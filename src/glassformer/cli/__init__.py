@@ -10,6 +10,7 @@ loading torch takes seconds that `--help` does not need.
 To add a verb, write its function, and add it to `FUNCTIONS` and, with the line that `--help` shows, to `VERBS`.
 """
 
+import gc
 import os
 import sys
 from importlib import import_module
