@@ -237,7 +237,7 @@ def explanation(kind="encoder-decoder", *, n_source=9, n_target=8, layers=2, see
             for name in names for head in range(4)
         ],
         "learning": {
-            "curve": [{"update": u, "loss": round(4 * 0.8**n, 4), "validation": round(4.2 * 0.82**n, 4)}
+            "curve": [{"update": u, "loss": round(4 * 0.8**n, 4), "validation": {"valid loss": round(4.2 * 0.82**n, 4)}}
                       for n, u in enumerate(range(50, 450, 50))],
             "samples": [{"update": u, "text": f"sample at {u}"} for u in (100, 200, 400)],
             "checkpoints": checkpoints,

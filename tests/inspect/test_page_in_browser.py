@@ -146,7 +146,8 @@ def test_the_arithmetic_of_a_head_gives_the_recorded_weights(pages, group, kind)
 
 
 @pytest.mark.parametrize(
-    ("temperature", "k", "p"), [(1.0, 0, 1.0), (0.7, 0, 1.0), (1.5, 5, 1.0), (0.8, 0, 0.6), (1.2, 9, 0.5)]
+    ("temperature", "k", "p"),
+    [(1.0, 0, 1.0), (0.7, 0, 1.0), (1.5, 5, 1.0), (0.8, 0, 0.6), (1.2, 9, 0.5), (2.0, 0, 0.97)],
 )
 def test_sampling_on_the_page_is_that_of_the_decoder(pages, temperature, k, p):
     explanation = samples.explanation("decoder")
@@ -158,9 +159,12 @@ def test_sampling_on_the_page_is_that_of_the_decoder(pages, temperature, k, p):
         0 if text.startswith("cut") else number(text) / 100
         for text in page.locator(".candidates .bar-value").all_text_contents()
     ]
-    np.testing.assert_allclose(shown[:20], expected[:20], atol=1e-4)
-    assert shown[20] == pytest.approx(expected[20:50].sum(), abs=1e-4)
-    assert shown[21] == pytest.approx(expected[50:].sum(), abs=1e-4)
+    is_cut_in_the_rest = 0 < (expected[50:] > 0).sum() < 40  # then the page knows it to within one token
+    most = 3e-3 if is_cut_in_the_rest else 1e-4
+    assert ("estimated" in page.inner_text("main")) == is_cut_in_the_rest
+    np.testing.assert_allclose(shown[:20], expected[:20], atol=most)
+    assert shown[20] == pytest.approx(expected[20:50].sum(), abs=most)
+    assert shown[21] == pytest.approx(expected[50:].sum(), abs=most)
 
 
 def test_numbers_of_the_other_views_are_those_of_the_explanation(pages):
@@ -181,7 +185,8 @@ def test_numbers_of_the_other_views_are_those_of_the_explanation(pages):
     np.testing.assert_allclose(numbers(page, ".table tbody td:nth-child(4)"), changes[:30], atol=1e-4)
     go(page, "learning")
     point = explanation["learning"]["curve"][-1]
-    assert f"loss {point['loss']:.4f}, validation {point['validation']:.4f}" in page.inner_text(".sentence")
+    expected = f"loss {point['loss']:.4f} and valid loss {point['validation']['valid loss']:.4f}"
+    assert expected in page.inner_text(".sentence")
     go(page, "health")
     assert page.locator(".measured").all_inner_texts() == ["2 of 40 have none", "1.00e\N{MINUS SIGN}7"]
     assert "1 of 2 checks failed" in page.inner_text("main")
@@ -321,19 +326,22 @@ def live(browser):
     """The live page: a server that answers with samples and keeps what it was asked."""
     context = browser.new_context()
     page = context.new_page()
-    page.asked, page.problems = [], []
+    page.asked, page.problems, page.key = [], [], None
     page.on("pageerror", lambda error: page.problems.append(str(error)))
 
     def answer(route):
         path = unquote(route.request.url.removeprefix(SERVER)).split("#")[0]
         if path == "explore":
             route.fulfill(body=page_html(None), content_type="text/html")
+        elif path == "v1/models" and page.key and route.request.headers.get("authorization") != f"Bearer {page.key}":
+            route.fulfill(status=401, json={"error": {"message": "wrong API key"}})
         elif path == "v1/models":
             route.fulfill(json={"data": [{"id": "translator"}, {"id": "tagger"}]})
         elif path == "v1/explain/translator":
             body = route.request.post_data_json
             page.asked.append(body)
             explanation = samples.explanation(seed=len(page.asked))
+            explanation["options"]["parts"] = body["options"]["parts"]
             if body["options"]["ablate"]:
                 explanation["baseline"] = {"output": {"text": "as it was"}, "loss": 0.1}
             route.fulfill(json=explanation)
@@ -345,12 +353,15 @@ def live(browser):
     context.close()
 
 
+QUICK = ["attention", "lens", "next", "beam"]
+
+
 def test_the_live_page_asks_the_server_and_switches_heads_off(live):
     live.goto(SERVER + "explore")
     live.fill("#text", "the old <b>cat</b>")
     live.press("#text", "Enter")
     live.wait_for_selector(".view-flow")
-    assert live.asked == [{"text": "the old <b>cat</b>", "options": {"ablate": []}}]
+    assert live.asked == [{"text": "the old <b>cat</b>", "options": {"ablate": [], "parts": QUICK}}]
     live.click('nav a[data-view="attention"]')
     live.click(".thumb >> nth=0")
     live.click("text=Switch this head off")
@@ -369,5 +380,27 @@ def test_the_live_page_asks_the_server_and_switches_heads_off(live):
 def test_a_link_to_the_live_page_asks_again(live):
     live.goto(SERVER + "explore#view=next&model=translator&text=hello&temperature=0.5")
     live.wait_for_selector(".view-next")
-    assert live.asked == [{"text": "hello", "options": {"ablate": [], "temperature": 0.5}}]
+    assert live.asked == [{"text": "hello", "options": {"ablate": [], "parts": QUICK, "temperature": 0.5}}]
     assert live.input_value("#text") == "hello"
+
+
+@pytest.mark.full
+def test_the_live_page_asks_for_slow_parts_only_when_their_view_is_opened(live):
+    live.goto(SERVER + "explore#view=flow&text=hello")
+    live.wait_for_selector(".view-flow")
+    with live.expect_request("**/v1/explain/*"):
+        live.click('nav a[data-view="why"]')
+    assert live.asked[-1]["options"]["parts"] == [*QUICK, "attribution", "ablation"]
+    with live.expect_request("**/v1/explain/*"):
+        live.click('nav a[data-view="health"]')
+    assert live.asked[-1]["options"]["parts"] == [*QUICK, "health"]
+    assert live.problems == []
+
+
+@pytest.mark.full
+def test_the_live_page_asks_for_the_api_key(live):
+    live.key = "secret"
+    live.goto(SERVER + "explore")
+    live.fill("#key", "secret")
+    live.press("#key", "Enter")
+    live.wait_for_selector("#text")

@@ -28,7 +28,7 @@ from glassformer.training.fingerprints import paths_of
 from glassformer.training.lora import add_adapters, merge_adapters, n_trained
 from glassformer.training.parallel import Parallel, read_layout
 from glassformer.training.processes import Processes, joined
-from glassformer.training.run_folder import RunFolder
+from glassformer.training.run_folder import RunFolder, flatten
 from glassformer.training.shared_run import FollowedRun, kept_texts, open_shared_run
 from glassformer.training.state import TrainState
 from glassformer.training.training_speed import using_threads
@@ -72,7 +72,8 @@ def train_task(
             take=lambda texts: run.kept.update(texts) if isinstance(run, FollowedRun) else None,
         )
         processes.check_equal("other data", run.inputs, "Every process needs the same files")
-        processes.check_equal("other options", run.config, "Start every process with the same command")
+        settings = flatten(run.config, run.inputs)  # the same files may have other paths elsewhere
+        processes.check_equal("other options", settings, "Start every process with the same command")
         state = _train_model(task, ready, run, callbacks, chosen, parallel, began)
         scores: Scores | None = None
         with processes.together():

@@ -24,7 +24,7 @@ from glassformer.base.version import __version__
 
 Value = TypeVar("Value")
 
-JOIN_SECONDS = 45.0
+JOIN_SECONDS = 40.0
 """Seconds that a process waits for all others to start."""
 STEP_TIMEOUT = timedelta(days=1)
 """Longest wait for another process later on. The leader alone tokenizes and decodes, which may take hours; torchrun
@@ -177,7 +177,9 @@ def _find_others(rank: int, size: int) -> Any:
     patience = timedelta(seconds=JOIN_SECONDS)
     own = json.dumps({"glassformer": __version__, "torch": torch.__version__.partition("+")[0], "processes": size})
     try:
-        found, _, _ = next(iter(rendezvous("env://", rank=rank, world_size=size, timeout=patience)))
+        # A process that is not the first tries to connect twice, each time as long.
+        seconds = patience / 2 if rank else patience
+        found, _, _ = next(iter(rendezvous("env://", rank=rank, world_size=size, timeout=seconds)))
     except (RuntimeError, ValueError) as error:
         raise JoinError(f"no process answers at {where} within {JOIN_SECONDS:.0f} s: {EXPECTED}") from error
     store = PrefixStore(f"glassformer/{round_number}", found)

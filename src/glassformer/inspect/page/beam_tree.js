@@ -2,14 +2,14 @@
 
 import { h, refill, s } from "./dom.js";
 import { slider, table } from "./frame.js";
-import { format } from "./numbers.js";
-import { elided, tokenName, visible } from "./tokens.js";
+import { format, largest } from "./numbers.js";
+import { elided, plain, tokenName } from "./tokens.js";
 
 const CELL = { width: 150, height: 46 };
 const NODE = { width: 118, height: 36 };
 
 /** Draw the tree with a slider over its steps. */
-export function beamTree(beam, state) {
+export function beamTree(beam, state, source) {
   const byId = new Map(beam.steps.flatMap((step, n) => step.hypotheses.map((one) => [one.id, { ...one, step: n }])));
   const place = h("div", { class: "scroll beam", tabindex: 0, role: "region", "aria-label": "Tree of hypotheses" });
   const details = h("div", { class: "side below", "aria-live": "polite" });
@@ -32,7 +32,7 @@ export function beamTree(beam, state) {
     const now = beam.steps[until - 1].hypotheses;
     const dropped = now.filter((one) => !one.kept);
     counter.textContent = `Step ${until} of ${beam.steps.length}: ${now.length} continuations were considered, ${now.length - dropped.length} kept, ${dropped.length} dropped.`;
-    refill(details, chosen !== null && byId.get(chosen)?.step < until ? describe(path(chosen)) : considered(now, path));
+    refill(details, chosen !== null && byId.get(chosen)?.step < until ? describe(path(chosen), source) : considered(now, path));
   }
 
   const start = state.get("step") === "" ? beam.steps.length : Math.max(1, state.index("step", beam.steps.length + 1));
@@ -72,7 +72,7 @@ function drawTree(beam, byId, until, onBest, chosen, choose) {
         pick();
       },
     }, s("rect", { width: NODE.width, height: NODE.height, rx: 6 }),
-    s("text", { x: 8, y: 15, class: "title" }, elided(visible(one.token), 14) + (one.finished ? " ■" : "")), s("text", { x: 8, y: 30, class: "size" }, format(one.score))));
+    s("text", { x: 8, y: 15, class: "title" }, elided(plain(one.token), 14) + (one.finished ? " ■" : "")), s("text", { x: 8, y: 30, class: "size" }, format(one.score))));
   }
   return svg;
 }
@@ -81,16 +81,17 @@ function textOf(hypotheses) {
   return hypotheses.map((one) => one.token).join("");
 }
 
-function describe(hypotheses) {
+function describe(hypotheses, source) {
   const last = hypotheses[hypotheses.length - 1];
   return [h("h3", {}, "This hypothesis"), h("p", { class: "result", dir: "auto" }, hypotheses.map((one) => [tokenName(one.token), " "])),
     h("p", {}, `Sum of log probabilities ${format(last.sum)}, score ${format(last.score)}. `,
-      last.kept ? (last.finished ? "It ended here." : "It was kept.") : ["Dropped: ", h("b", {}, last.reason ?? "no reason given"), "."])];
+      last.kept ? (last.finished ? "It ended here." : "It was kept.") : ["Dropped: ", h("b", {}, last.reason ?? "no reason given"), "."]),
+    last.attention ? h("p", {}, "Writing ", tokenName(last.token), ", it looked most at ", largest(last.attention, 3).map((n, at) => [at ? ", " : null, tokenName(source.pieces[n]), ` (${format(last.attention[n])})`]), ".") : null];
 }
 
 function considered(now, path) {
   return [table("What this step considered", ["text", "score", ""], now.map((one) => [
-    h("span", { dir: "auto" }, visible(textOf(path(one.id)))), format(one.score), one.kept ? (one.finished ? "finished" : "kept") : `dropped: ${one.reason ?? ""}`]), { numeric: [1] })];
+    h("span", { dir: "auto" }, textOf(path(one.id))), format(one.score), one.kept ? (one.finished ? "finished" : "kept") : `dropped: ${one.reason ?? ""}`]), { numeric: [1] })];
 }
 
 function finals(beam, path) {

@@ -10,7 +10,8 @@ const SMALLEST_LABELED = 9;
 
 /**
  * Create a heat map.
- * map: { rows, cols, value(r, c), rowLabel(r), colLabel(c), max, signed, name, describe(r, c) }
+ * map: { rows, cols, value(r, c), rowLabel(r), colLabel(c), max, signed, name, describe(r, c), stretch }; the cells are
+ * squares unless `stretch` is true.
  * onpick(r, c) is called for a click or Enter, onpoint(r, c) when the pointer or the cursor moves.
  * Returns { node, update(map), point(r, c), svg() }.
  */
@@ -20,7 +21,7 @@ export function createHeatmap(map, { onpick = () => {}, onpoint = () => {}, tall
     zoomButton("−", "Zoom out", () => zoomBy(1 / 1.5)), zoomButton("+", "Zoom in", () => zoomBy(1.5)),
     zoomButton("fit", "Show the whole map", () => zoomTo(1)));
   const node = h("div", { class: "heatmap" }, canvas, tools);
-  const view = { zoom: 1, x: 0, y: 0, cell: 1, left: 0, top: 0, width: 0, height: 0 };
+  const view = { zoom: 1, x: 0, y: 0, cell: 1, aspect: 1, left: 0, top: 0, width: 0, height: 0 };
   let cursor = { r: 0, c: 0, shown: false };
   let image = null;
   let colors = palette();
@@ -39,8 +40,8 @@ export function createHeatmap(map, { onpick = () => {}, onpoint = () => {}, tall
     const right = Math.min(60, view.top * 0.55);
     view.cell = clamp(Math.min((width - view.left - right) / map.cols, LARGEST_CELL), 0.2, LARGEST_CELL);
     if (map.rows * view.cell > tallest) view.cell = Math.min(view.cell, Math.max(tallest / map.rows, 1));
-    view.width = Math.min(width, view.left + map.cols * view.cell + right);
-    if (map.cols * view.cell > 120) view.width = width;
+    view.aspect = map.stretch ? clamp((width - view.left - right) / map.cols / view.cell, 1, 12) : 1;
+    view.width = width;
     view.height = Math.min(tallest, map.rows * view.cell) + view.top + 4;
     const density = window.devicePixelRatio || 1;
     canvas.width = Math.round(view.width * density);
@@ -73,8 +74,9 @@ export function createHeatmap(map, { onpick = () => {}, onpoint = () => {}, tall
   function draw() {
     const context = canvas.getContext("2d");
     const size = view.cell * view.zoom;
+    const step = size * view.aspect;
     const [wide, high] = [view.width - view.left, view.height - view.top];
-    view.x = clamp(view.x, 0, Math.max(0, map.cols * size - wide));
+    view.x = clamp(view.x, 0, Math.max(0, map.cols * step - wide));
     view.y = clamp(view.y, 0, Math.max(0, map.rows * size - high));
     context.clearRect(0, 0, view.width, view.height);
     context.save();
@@ -82,62 +84,62 @@ export function createHeatmap(map, { onpick = () => {}, onpoint = () => {}, tall
     context.rect(view.left, view.top, wide, high);
     context.clip();
     context.imageSmoothingEnabled = size < 1;
-    context.drawImage(image, view.left - view.x, view.top - view.y, map.cols * size, map.rows * size);
+    context.drawImage(image, view.left - view.x, view.top - view.y, map.cols * step, map.rows * size);
     const [r0, r1] = [Math.floor(view.y / size), Math.min(map.rows, Math.ceil((view.y + high) / size))];
-    const [c0, c1] = [Math.floor(view.x / size), Math.min(map.cols, Math.ceil((view.x + wide) / size))];
-    if (size >= 12) drawGrid(context, size, r0, r1, c0, c1);
-    if (size >= 42) drawNumbers(context, size, r0, r1, c0, c1);
-    if (cursor.shown) drawCursor(context, size);
+    const [c0, c1] = [Math.floor(view.x / step), Math.min(map.cols, Math.ceil((view.x + wide) / step))];
+    if (size >= 12) drawGrid(context, size, step, r0, r1, c0, c1);
+    if (size >= 20 && step >= 42) drawNumbers(context, size, step, r0, r1, c0, c1);
+    if (cursor.shown) drawCursor(context, size, step);
     context.restore();
-    drawLabels(context, size, r0, r1, c0, c1);
+    drawLabels(context, size, step, r0, r1, c0, c1);
     canvas.setAttribute("aria-label", `${map.name}. Arrow keys move, plus and minus zoom, Enter chooses.`);
   }
 
-  function drawGrid(context, size, r0, r1, c0, c1) {
+  function drawGrid(context, size, step, r0, r1, c0, c1) {
     context.strokeStyle = css(colors.paper);
     context.lineWidth = 1;
     context.beginPath();
     for (let r = r0; r <= r1; r++) {
-      context.moveTo(view.left + c0 * size - view.x, view.top + r * size - view.y);
-      context.lineTo(view.left + c1 * size - view.x, view.top + r * size - view.y);
+      context.moveTo(view.left + c0 * step - view.x, view.top + r * size - view.y);
+      context.lineTo(view.left + c1 * step - view.x, view.top + r * size - view.y);
     }
     for (let c = c0; c <= c1; c++) {
-      context.moveTo(view.left + c * size - view.x, view.top + r0 * size - view.y);
-      context.lineTo(view.left + c * size - view.x, view.top + r1 * size - view.y);
+      context.moveTo(view.left + c * step - view.x, view.top + r0 * size - view.y);
+      context.lineTo(view.left + c * step - view.x, view.top + r1 * size - view.y);
     }
     context.stroke();
   }
 
-  function drawNumbers(context, size, r0, r1, c0, c1) {
+  function drawNumbers(context, size, step, r0, r1, c0, c1) {
     context.font = "12px system-ui, sans-serif";
     context.textAlign = "center";
     context.textBaseline = "middle";
     for (let r = r0; r < r1; r++)
       for (let c = c0; c < c1; c++) {
         context.fillStyle = css(readable(color(map.value(r, c))));
-        const [x, y] = [view.left + (c + 0.5) * size - view.x, view.top + (r + 0.5) * size - view.y];
+        const [x, y] = [view.left + (c + 0.5) * step - view.x, view.top + (r + 0.5) * size - view.y];
         context.fillText(map.value(r, c).toFixed(2), x, y);
       }
   }
 
-  function drawCursor(context, size) {
-    const [x, y] = [view.left + cursor.c * size - view.x, view.top + cursor.r * size - view.y];
+  function drawCursor(context, size, step) {
+    const [x, y] = [view.left + cursor.c * step - view.x, view.top + cursor.r * size - view.y];
     context.strokeStyle = css(colors.ink);
     context.lineWidth = 1;
-    context.strokeRect(view.left - view.x, y, map.cols * size, size);
+    context.strokeRect(view.left - view.x, y, map.cols * step, size);
     context.lineWidth = 2;
-    context.strokeRect(x, y, size, size);
+    context.strokeRect(x, y, step, size);
   }
 
-  function drawLabels(context, size, r0, r1, c0, c1) {
-    const every = Math.max(1, Math.ceil(SMALLEST_LABELED / size) * (size < SMALLEST_LABELED ? 2 : 1));
+  function drawLabels(context, size, step, r0, r1, c0, c1) {
+    const every = (room) => Math.max(1, Math.ceil(SMALLEST_LABELED / room) * (room < SMALLEST_LABELED ? 2 : 1));
     context.font = `${clamp(size * 0.7, 10, 13)}px system-ui, sans-serif`;
     context.textBaseline = "middle";
     context.textAlign = "right";
-    const shown = (n, chosen) => n % every === 0 || chosen;
+    const shown = (n, room, chosen) => n % every(room) === 0 || chosen;
     for (let r = r0; r < r1; r++) {
       const chosen = cursor.shown && r === cursor.r;
-      if (!shown(r, chosen)) continue;
+      if (!shown(r, size, chosen)) continue;
       context.fillStyle = css(chosen ? colors.ink : colors.soft);
       const y = view.top + (r + 0.5) * size - view.y;
       if (y > view.top - 2) context.fillText(fit(context, map.rowLabel(r), view.left - 8), view.left - 5, y);
@@ -145,8 +147,8 @@ export function createHeatmap(map, { onpick = () => {}, onpoint = () => {}, tall
     context.textAlign = "left";
     for (let c = c0; c < c1; c++) {
       const chosen = cursor.shown && c === cursor.c;
-      if (!shown(c, chosen)) continue;
-      const x = view.left + (c + 0.5) * size - view.x;
+      if (!shown(c, step, chosen)) continue;
+      const x = view.left + (c + 0.5) * step - view.x;
       if (x < view.left - 2) continue;
       context.save();
       context.translate(x, view.top - 5);
@@ -181,7 +183,7 @@ export function createHeatmap(map, { onpick = () => {}, onpoint = () => {}, tall
   function cellAt(event) {
     const box = canvas.getBoundingClientRect();
     const size = view.cell * view.zoom;
-    const c = Math.floor((event.clientX - box.left - view.left + view.x) / size);
+    const c = Math.floor((event.clientX - box.left - view.left + view.x) / (size * view.aspect));
     const r = Math.floor((event.clientY - box.top - view.top + view.y) / size);
     return event.clientX - box.left >= view.left && event.clientY - box.top >= view.top &&
       r >= 0 && c >= 0 && r < map.rows && c < map.cols ? { r, c } : null;
@@ -196,7 +198,8 @@ export function createHeatmap(map, { onpick = () => {}, onpoint = () => {}, tall
 
   function show(r, c) {
     const size = view.cell * view.zoom;
-    view.x = clamp(view.x, (c + 1) * size - (view.width - view.left), c * size);
+    const step = size * view.aspect;
+    view.x = clamp(view.x, (c + 1) * step - (view.width - view.left), c * step);
     view.y = clamp(view.y, (r + 1) * size - (view.height - view.top), r * size);
   }
 

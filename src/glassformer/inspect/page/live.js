@@ -2,6 +2,25 @@
 
 import { announce, h, refill } from "./dom.js";
 
+const QUICK_PARTS = ["attention", "lens", "next", "beam"];
+const PARTS_OF_VIEW = { why: ["attribution", "ablation"], learning: ["learning"], health: ["health"] };
+
+/** Return the parts of an explanation that the view needs beyond those that are always asked for. */
+export function missingParts(data, view) {
+  const have = data.options.parts;
+  return have ? (PARTS_OF_VIEW[view] ?? []).filter((part) => !have.includes(part)) : [];
+}
+
+/** A form for the server's API key. */
+export function keyForm(done) {
+  const input = h("input", { type: "password", autocomplete: "off", id: "key" });
+  return h("form", { class: "controls", onsubmit: (event) => {
+    event.preventDefault();
+    sessionStorage.setItem("glassformer-key", input.value);
+    done();
+  } }, h("label", { class: "control" }, h("span", {}, "API key of this server"), input), h("button", { class: "main" }, "Use this key"));
+}
+
 /** Return the names of the models that the server has. */
 export async function servedModels() {
   const answer = await checked(await fetch("v1/models", { headers: headers() }));
@@ -29,13 +48,15 @@ export function createLive(models, state, show) {
   let running = null;
 
   function options() {
-    const found = { ablate: state.get("off") ? state.get("off").split(",") : [] };
-    for (const name of ["temperature", "top_k", "top_p", "beam", "max_tokens"])
+    const found = { ablate: state.get("off") ? state.get("off").split(",") : [], parts: [...QUICK_PARTS, ...(PARTS_OF_VIEW[state.get("view")] ?? [])] };
+    if (state.get("sample") === "1") found.sample = true;
+    for (const name of ["temperature", "top_k", "top_p", "beam", "max_tokens", "position"])
       if (state.get(name) !== "") found[name] = Number(state.get(name));
     return found;
   }
 
   async function ask(changes = {}) {
+    if (text.value !== state.get("text")) changes = { position: "", ...changes };
     state.set({ model: model.value, text: text.value, ...changes });
     running?.abort();
     const mine = (running = new AbortController());
@@ -64,6 +85,16 @@ export function createLive(models, state, show) {
     ask({ off: (names.includes(name) ? names.filter((one) => one !== name) : [...names, name]).join(",") });
   }
 
+  const setting = (name, label, limits) => {
+    const input = h("input", { type: "number", placeholder: "usual", ...limits, onchange: () => ask({ [name]: input.value }) });
+    input.value = state.get(name);
+    return h("label", { class: "control" }, h("span", {}, label), input);
+  };
+  const sample = h("input", { type: "checkbox", checked: state.get("sample") === "1", onchange: () => ask({ sample: sample.checked ? "1" : "" }) });
+  const settings = h("details", { class: "settings" }, h("summary", {}, "Settings"), h("div", { class: "controls" },
+    setting("beam", "Beam width", { min: 1, max: 20, step: 1 }), setting("max_tokens", "Most tokens", { min: 1, step: 1 }),
+    h("label", { class: "control" }, h("span", {}, "Draw at random with the temperature, top-k and top-p of view 7"), sample)));
+
   const form = h("form", { class: "live", onsubmit: (event) => {
     event.preventDefault();
     ask();
@@ -74,7 +105,7 @@ export function createLive(models, state, show) {
     ask();
   });
   model.addEventListener("change", () => ask({ off: "" }));
-  return { node: h("div", {}, form, message, off), ask, ablate, options };
+  return { node: h("div", {}, form, settings, message, off), ask, ablate, options };
 }
 
 function headers() {
@@ -85,5 +116,7 @@ function headers() {
 async function checked(response) {
   if (response.ok) return response.json();
   const body = await response.json().catch(() => null);
-  throw new Error(body?.error?.message ?? `the server answered with status ${response.status}`);
+  const error = new Error(body?.error?.message ?? `the server answered with status ${response.status}`);
+  error.status = response.status;
+  throw error;
 }

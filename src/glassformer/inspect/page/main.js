@@ -2,7 +2,7 @@
 
 import { announce, h, refill } from "./dom.js";
 import { attentionView } from "./view_attention.js";
-import { createLive, servedModels } from "./live.js";
+import { createLive, keyForm, missingParts, servedModels } from "./live.js";
 import { createState } from "./state.js";
 import { flowView } from "./view_flow.js";
 import { framed, missing } from "./frame.js";
@@ -23,7 +23,7 @@ const VIEWS = [
   ["attention", "Attention", attentionView],
   ["head", "Inside one head", headView],
   ["lens", "Layer by layer", lensView],
-  ["next", "The next token", nextView],
+  ["next", "Next token", nextView],
   ["why", "Why this word", whyView],
   ["learning", "How it learned", learningView],
   ["health", "Is it healthy?", healthView],
@@ -43,11 +43,25 @@ function drawHeader() {
   const written = data ? h("div", { class: "texts" },
     live ? null : h("p", {}, h("span", { class: "tag" }, "input"), h("span", { class: "text", dir: "auto" }, data.options.text)),
     h("p", {}, h("span", { class: "tag" }, "output"), h("output", { class: "text", dir: "auto" }, data.output.text || "(nothing)")),
-    data.baseline ? h("p", {}, h("span", { class: "tag" }, "before"), h("span", { class: "text", dir: "auto" }, data.baseline.output?.text ?? String(data.baseline.output))) : null) : null;
+    data.baseline ? h("p", {}, h("span", { class: "tag" }, "before"), h("span", { class: "text", dir: "auto" }, data.baseline.output?.text ?? String(data.baseline.output))) : null,
+    questions()) : null;
   refill(document.getElementById("header"),
     h("div", { class: "brand" }, h("h1", {}, data ? data.model.name : "Glassformer explorer"),
       data ? h("dl", { class: "facts" }, modelFacts(data).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))) : null),
     live?.node, written);
+}
+
+/** Questions that a reader may have first, as links. */
+function questions() {
+  const all = [
+    ["Where did it look?", { view: "attention" }], ["Why this result?", { view: "why" }],
+    data.beam ? ["What else did the beam consider?", { view: "next" }] : data.next ? ["What else was likely?", { view: "next" }] : null,
+    ["What if a head were missing?", { view: "why" }],
+  ];
+  return h("p", { class: "questions" }, all.filter(Boolean).map(([text, changes]) => h("a", { href: `#view=${changes.view}`, onclick: (event) => {
+    event.preventDefault();
+    go(changes);
+  } }, text)));
 }
 
 function drawViews() {
@@ -72,16 +86,25 @@ function draw() {
   drawHeader();
   drawViews();
   drawView();
+  showChosen();
+}
+
+/** Scroll the row of views on a small screen to the chosen one. */
+function showChosen() {
+  const row = document.querySelector("nav ol");
+  const chosen = row.querySelector("[aria-current]");
+  row.scrollLeft = chosen.offsetLeft - (row.clientWidth - chosen.offsetWidth) / 2;
 }
 
 /** Go to another view, or change what the view shows. */
 function go(changes) {
   state.set(changes);
+  if (live && data && missingParts(data, chosenView()).length) live.ask();
   drawViews();
   drawView();
   announce(document.getElementById("view-title")?.textContent ?? "");
   document.getElementById("main").focus({ preventScroll: true });
-  document.querySelector("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+  showChosen();
   if (window.scrollY > document.getElementById("main").offsetTop) document.getElementById("main").scrollIntoView();
 }
 
@@ -91,8 +114,11 @@ async function start() {
     event.preventDefault();
     document.getElementById("main").focus();
   });
-  if (data) return draw();
   draw();
+  if (!data) await goLive();
+}
+
+async function goLive() {
   try {
     const models = await servedModels();
     live = createLive(models, state, (found) => {
@@ -102,9 +128,8 @@ async function start() {
     drawHeader();
     if (state.get("text")) await live.ask();
   } catch (error) {
-    refill(document.getElementById("main"), missing(`No explanation: ${error.message}`));
+    refill(document.getElementById("main"), missing(`No explanation: ${error.message}`), error.status === 401 ? keyForm(goLive) : null);
   }
-  return null;
 }
 
 start();

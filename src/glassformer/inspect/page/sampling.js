@@ -2,9 +2,9 @@
 
 /**
  * Apply the settings to a step of the explanation: { candidates: [{ token, logit, log_probability }], rest, rest_log_sums }.
- * Returns { rows: [{ ...candidate, before, probability, cut }], rest, restCut, exact }: `before` is the probability with
+ * Returns { rows: [{ ...candidate, before, probability, cut }], rest, restCut, partial, exact }: `before` is the probability with
  * the temperature alone, `probability` after the cuts, `cut` null, "top-k" or "top-p"; `rest` that of all other tokens.
- * `exact` is false where the share of the other tokens had to be estimated.
+ * `partial` says that top-p cuts off some of the other tokens. `exact` is false where the share of the other tokens had to be estimated.
  */
 export function applySampling(step, { temperature, topK, topP }, vocabulary) {
   const [rest, exact] = restWeight(step, temperature, vocabulary);
@@ -24,9 +24,11 @@ export function applySampling(step, { temperature, topK, topP }, vocabulary) {
     return { ...one, before: powers[n] / total, power: powers[n], cut: !kept[n] ? "top-k" : enough ? "top-p" : null };
   });
   const restCut = !keepRest ? "top-k" : topP < 1 && before >= topP - 1e-12 ? "top-p" : null;
-  const left = rows.reduce((sum, row) => sum + (row.cut ? 0 : row.power), restCut ? 0 : restPower);
+  const partial = !restCut && topP < 1 && restPower > 0; // top-p ends somewhere among the tokens outside the list
+  const restKept = restCut ? 0 : partial ? Math.min(restPower, (topP - before) * mass) : restPower;
+  const left = rows.reduce((sum, row) => sum + (row.cut ? 0 : row.power), restKept);
   for (const row of rows) row.probability = row.cut ? 0 : row.power / left;
-  return { rows, rest: restCut ? 0 : restPower / left, restBefore: restPower / total, restCut, exact };
+  return { rows, rest: restKept / left, restBefore: restPower / total, restCut, partial, exact: exact && !partial };
 }
 
 /** log of the sum of exp(logit / temperature) over the tokens that are not candidates: [value, exact]. */

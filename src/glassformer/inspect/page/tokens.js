@@ -8,9 +8,14 @@ export function visible(text) {
   return text.replace(/ /g, "␣").replace(/\n/g, "↵").replace(/\t/g, "⇥").replace(/\r/g, "␍");
 }
 
+/** The token for a label or a sentence: without the space before a word, which only lists of tokens need. */
+export function plain(text) {
+  return visible(/^ \S/.test(text) ? text.slice(1) : text);
+}
+
 /** Shorten a token for a label. */
 export function short(text, most = 12) {
-  return elided(visible(text), most);
+  return elided(plain(text), most);
 }
 
 /** Shorten a text to `most` letters. */
@@ -21,6 +26,11 @@ export function elided(text, most) {
 
 /** A token in running text. */
 export function tokenName(text) {
+  return h("b", { class: "token-name", dir: "auto" }, plain(text));
+}
+
+/** A token with its spaces, where tokens must be told apart. */
+export function exactToken(text) {
   return h("b", { class: "token-name", dir: "auto" }, visible(text));
 }
 
@@ -36,7 +46,7 @@ export function tokenStrip({ tokens, label, pressed = -1, bar = null, title = nu
         "data-place": n, title: title ? title(n) : null, onclick: () => onchoose(n),
         onmouseenter: onhover ? () => onhover(n) : null,
       },
-      h("span", { dir: "auto" }, visible(piece)),
+      h("span", { dir: "auto" }, plain(piece)),
       share === null ? null : h("span", { class: "bar", "aria-hidden": "true", style: { "--share": share.toFixed(4) } }),
     );
     strip.append(button);

@@ -7,7 +7,7 @@ import { choose, missing } from "./frame.js";
 import { createHeatmap } from "./heatmap.js";
 import { format, largest } from "./numbers.js";
 import { thumbnails } from "./thumbnails.js";
-import { tokenName, tokenStrip, visible } from "./tokens.js";
+import { plain, tokenName, tokenStrip } from "./tokens.js";
 
 const MOST_STRIP = 400;
 
@@ -45,7 +45,7 @@ export function attentionView(context) {
     const [queries, keys] = [data.text[group.queries], data.text[group.keys]];
     const label = (row) => {
       const written = weights.pooled === 1 ? writtenAt(data, group, row) : null;
-      return placeLabel(queries, row, weights.pooled) + (written === null ? "" : ` → ${visible(written)}`);
+      return placeLabel(queries, row, weights.pooled) + (written === null ? "" : ` → ${plain(written)}`);
     };
     const where = layer === "rollout" ? "rollout of all layers" : `layer ${layer}, ${named(head)}`;
     return {
@@ -105,8 +105,12 @@ export function attentionView(context) {
     if (map.pooled > 1)
       return h("p", { class: "message" }, `This input is long: each cell is the largest weight of ${map.pooled} × ${map.pooled} tokens.`);
     if (map.rows > MOST_STRIP) return null;
-    return [h("h3", {}, "Choose the token that looks"), tokenStrip({
-      tokens: map.queries, label: "Tokens that look", pressed: query, onchoose: (n) => change({ query: n, key: "" }),
+    const { group } = selection();
+    const written = map.queries.pieces.map((_, n) => writtenAt(data, group, n));
+    const writes = written.some((piece) => piece !== null);
+    const tokens = writes ? { pieces: written.map((piece) => piece ?? "…"), special: written.map((piece) => piece === null) } : map.queries;
+    return [h("h3", {}, writes ? "Choose the word that was written" : "Choose the token that looks"), tokenStrip({
+      tokens, label: writes ? "Words that were written" : "Tokens that look", pressed: query, onchoose: (n) => change({ query: n, key: "" }),
       onhover: (n) => read(selection(), n),
     })];
   }
@@ -132,13 +136,13 @@ export function attentionView(context) {
   function headFacts(group, layer, head, row) {
     if (layer === "rollout") return h("p", { class: "note" }, "Rollout multiplies the average maps of all layers: how much of each token arrives through the whole stack.");
     if (head === "mean" || head === "max")
-      return h("p", { class: "note" }, "Choose one head to see its kind, and what the model would have given without it.");
+      return h("p", { class: "note" }, "Choose one head to see its kind, and what changes without it.");
     const kind = group.maps[layer].head_kinds?.[head];
     const name = headName(group, layer, head);
     const without = data.ablation?.find((one) => one.name === name);
     return h("div", { class: "head-facts" },
       kind ? h("p", {}, "Measured kind of this head: ", h("b", {}, kind.kind), ` (score ${format(kind.score)}).`) : null,
-      without ? h("p", {}, "Without this head the model gives ", h("q", { dir: "auto" }, without.output),
+      without ? h("p", {}, data.output.labels ? "Without this head the result is " : "Without this head the likeliest tokens along the same text are ", h("q", { dir: "auto" }, without.output),
         typeof without.loss === "number" ? `; its loss is then ${format(without.loss)} (change ${format(without.change)}).` : ".") : null,
       group.maps[layer].q ? h("a", { class: "go", href: "#", onclick: (event) => {
         event.preventDefault();

@@ -90,6 +90,7 @@ function outcome(data) {
     ?? data.next?.[data.next.length - 1]?.candidates.slice(0, 5).map((one) => [visible(one.token), Math.exp(one.log_probability)]);
   return h("div", { class: "outcome" }, h("h3", {}, "What comes out"),
     data.output.text ? h("p", { class: "result", dir: "auto" }, data.output.text) : null,
+    rows && !data.output.labels ? h("p", { class: "note" }, "The likeliest tokens of the last step:") : null,
     rows ? h("ol", { class: "bars" }, rows.slice(0, 8).map(([name, share]) => h("li", {},
       h("span", { class: "bar-name", dir: "auto" }, name),
       h("span", { class: "bar-track", "aria-hidden": "true" }, h("span", { class: "bar-fill", style: { "--share": share } })),

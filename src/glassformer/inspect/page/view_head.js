@@ -63,7 +63,7 @@ function product(row, query, key, place, attention) {
   return [
     h("h3", {}, "2. Multiply q and k, number by number, and add up"),
     table(`q of ${query}, k of ${key} and their products`, head, [
-      ["q", ...cells(row.q), ""], ["k", ...cells(one.k), ""], ["q · k", ...cells(one.products), h("b", {}, format(one.dot))],
+      ["q", ...cells(row.q), ""], ["k", ...cells(one.k), ""], ["q\u00a0·\u00a0k", ...cells(one.products), h("b", {}, format(one.dot))],
     ], { numeric: head.map((_, n) => n).slice(1) }),
     h("p", { class: "equation" }, "score = ", format(attention.scale), " × ", format(one.dot), row.hasBias ? ` + bias ${format(one.bias)}` : "",
       attention.softcap ? ` → ${format(attention.softcap)} · tanh(${format(one.raw)} / ${format(attention.softcap)})` : "", " = ",

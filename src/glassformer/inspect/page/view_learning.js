@@ -5,7 +5,7 @@ import { tensor } from "./arrays.js";
 import { createHeatmap } from "./heatmap.js";
 import { lineChart } from "./line_chart.js";
 import { missing, slider } from "./frame.js";
-import { format, grouped } from "./numbers.js";
+import { format, grouped, listed } from "./numbers.js";
 import { short } from "./tokens.js";
 
 /** Build the view. */
@@ -30,8 +30,9 @@ export function learningView(context) {
     if (update === null) return;
     const before = (list) => [...(list ?? [])].reverse().find((one) => one.update <= update);
     const [sample, checkpoint, point] = [before(learning.samples), before(learning.checkpoints), before(learning.curve)];
-    refill(detail, h("p", { class: "sentence" }, `Update ${grouped(update)}`, point ? h("span", {}, `: ${Object.entries(point).filter(([name, value]) => name !== "update" && typeof value === "number").map(([name, value]) => `${name} ${format(value)}`).join(", ")}`) : null),
-      sample ? h("p", {}, "It wrote ", h("q", { dir: "auto" }, sample.text)) : null, checkpoint?.attention ? attention(checkpoint) : null);
+    const scores = point ? measured(point).map(([name, value]) => `${name} ${format(value)}`) : [];
+    refill(detail, h("p", { class: "sentence" }, `Update ${grouped(update)}`, point ? h("span", {}, `: ${listed(scores)}`) : null),
+      sample?.text ? h("p", {}, "It wrote ", h("q", { dir: "auto" }, sample.text)) : null, checkpoint?.attention ? attention(checkpoint) : null);
   }
 
   function attention(checkpoint) {
@@ -58,11 +59,17 @@ export function learningView(context) {
   return { ...base, node: h("div", {}, chart, control ? h("div", { class: "controls" }, control) : null, detail), numbers: () => learning };
 }
 
-/** The numbers of the curve by name, as [update, value] pairs; scores other than losses are left to the sentence. */
+/** The losses of the curve by name, as [update, value] pairs; other scores have other units and are left to the sentence. */
 function curves(learning) {
   const lines = {};
   for (const point of learning?.curve ?? [])
-    for (const [name, value] of Object.entries(point))
-      if (name !== "update" && typeof value === "number" && /loss|validation/i.test(name)) (lines[name] ??= []).push([point.update, value]);
+    for (const [name, value] of measured(point)) if (/loss|^validation$/i.test(name)) (lines[name] ??= []).push([point.update, value]);
   return lines;
+}
+
+/** The [name, number] pairs of a point; those of the validation are a table of their own. */
+function measured(point) {
+  return Object.entries(point).flatMap(([name, value]) =>
+    value !== null && typeof value === "object" ? Object.entries(value) : [[name, value]],
+  ).filter(([name, value]) => typeof value === "number" && name !== "update" && name !== "seconds");
 }

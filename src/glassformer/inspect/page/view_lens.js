@@ -5,7 +5,7 @@ import { choose, missing, slider, table } from "./frame.js";
 import { createHeatmap } from "./heatmap.js";
 import { heat, palette, css, readable } from "./colors.js";
 import { format } from "./numbers.js";
-import { short, tokenName } from "./tokens.js";
+import { exactToken, short, tokenName } from "./tokens.js";
 
 const WINDOW = 12;
 
@@ -71,7 +71,7 @@ function lensTable(layers, tokens, start, state, change) {
         h("tbody", {}, layers.map((layer) => h("tr", {}, h("th", { scope: "row" }, layer.layer ? `layer ${layer.layer - 1}` : "embeddings"), columns.map((place) => cell(layer, place))))))),
     h("div", { class: "side below" }, chosen ? [
       h("h3", {}, cellLayer ? `After layer ${cellLayer - 1}` : "Embeddings", ", at ", tokenName(tokens.pieces[cellPlace])),
-      table("The five best", ["token", chosen[0].probability === undefined ? "similarity" : "probability"], chosen.map((one) => [tokenName(one.token), format(value(one))]), { numeric: [1] }),
+      table("The five best", ["token", chosen[0].probability === undefined ? "similarity" : "probability"], chosen.map((one) => [exactToken(one.token), format(value(one))]), { numeric: [1] }),
     ] : h("p", { class: "note" }, "Choose a cell to see its five best tokens.")));
 }
 
@@ -96,7 +96,7 @@ function rowsMap(name, rows, tokens) {
   const most = rows.reduce((top, [, values]) => values.reduce((a, b) => Math.max(a, b), top), 0) || 1;
   const map = {
     rows: rows.length, cols: tokens.pieces.length, value: (r, c) => rows[r][1][c], rowLabel: (r) => rows[r][0], colLabel: (c) => short(tokens.pieces[c]),
-    max: most, signed: false, name: `${name}; largest ${format(most)}`, describe: (r, c) => `${rows[r][0]}, ${short(tokens.pieces[c])}: ${format(rows[r][1][c])}`,
+    max: most, signed: false, stretch: tokens.pieces.length < 40, name: `${name}; largest ${format(most)}`, describe: (r, c) => `${rows[r][0]}, ${short(tokens.pieces[c])}: ${format(rows[r][1][c])}`,
   };
   const reading = h("p", { class: "note", "aria-live": "off" }, `${name}: the largest is ${format(most)}.`);
   const heatmap = createHeatmap(map, { tallest: 460, onpoint: (r, c) => { reading.textContent = map.describe(r, c); } });

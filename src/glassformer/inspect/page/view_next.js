@@ -5,7 +5,7 @@ import { applySampling } from "./sampling.js";
 import { beamTree } from "./beam_tree.js";
 import { missing, slider } from "./frame.js";
 import { percent } from "./numbers.js";
-import { tokenName, tokenStrip } from "./tokens.js";
+import { exactToken, tokenName, tokenStrip } from "./tokens.js";
 
 /** Build the view. */
 export function nextView(context) {
@@ -47,8 +47,9 @@ export function nextView(context) {
         slider("Temperature", { min: 0.1, max: 2, step: 0.1, value: temperature, show: (value) => value.toFixed(1) }, set("temperature")),
         slider("Top-k", { min: 0, max: 50, step: 1, value: topK, show: (value) => (value ? String(value) : "off") }, set("top_k")),
         slider("Top-p", { min: 0.05, max: 1, step: 0.05, value: topP, show: (value) => (value >= 1 ? "off" : value.toFixed(2)) }, set("top_p"))),
+      context.live ? h("button", { type: "button", onclick: () => context.live.ask({ sample: "1" }) }, "Write again, drawing at random with these settings") : null,
       list,
-      data.beam ? beamTree(data.beam, state) : h("p", { class: "note" }, "No beam search: this text was written one token at a time."));
+      data.beam ? beamTree(data.beam, state, data.text.source) : h("p", { class: "note" }, "No beam search: this text was written one token at a time."));
     updateList();
   }
 
@@ -63,7 +64,8 @@ export function nextView(context) {
     const read = data.text[data.text.target ? "target" : "source"].pieces[step.position];
     refill(list,
       h("p", { class: "sentence" }, "After ", tokenName(read), " the model took ", step.chosen ? tokenName(step.chosen.token) : "nothing", ". ",
-        result.restCut ? `${kept} tokens may be drawn, all others are cut off by ${result.restCut}.` : "Every token may be drawn."),
+        result.restCut ? `${kept} ${kept === 1 ? "token" : "tokens"} may be drawn, all others are cut off by ${result.restCut}.`
+          : result.partial ? "All tokens of the list may be drawn; top-p cuts off some of the others." : "Every token may be drawn."),
       h("ol", { class: "bars candidates" }, result.rows.slice(0, 20).map((one) => bar(one.token, one, step.chosen?.id === one.id)),
         sumBar(`${result.rows.length - 20} more candidates`, result.rows.slice(20)),
         bar(null, { before: result.restBefore, probability: result.rest, cut: result.restCut }, false)),
@@ -83,7 +85,7 @@ function sumBar(name, rows) {
 
 function bar(token, { before, probability, cut }, chosen, name = "all other tokens") {
   return h("li", { class: cut ? "cut" : null },
-    h("span", { class: "bar-name" }, token === null ? h("i", {}, name) : tokenName(token), chosen ? " ✓" : null),
+    h("span", { class: "bar-name" }, token === null ? h("i", {}, name) : exactToken(token), chosen ? " ✓" : null),
     h("span", { class: "bar-track", "aria-hidden": "true" }, h("span", { class: "bar-fill", style: { "--share": cut ? before : probability } })),
     h("span", { class: "bar-value" }, cut ? `cut: ${cut}` : percent(probability)));
 }

@@ -28,11 +28,12 @@ export function positionsView(context) {
     const [rows, cols] = picture.shape.slice(-2);
     const values = asTensor([rows, cols], picture.data.subarray(page * rows * cols, (page + 1) * rows * cols));
     const [down, across] = positions.axes.slice(-2);
+    const place = (c) => c * (positions.step ?? 1) + (positions.first_column ?? 0);
     const most = values.data.reduce((a, b) => Math.max(a, Math.abs(b)), 0) || 1;
     map = {
-      rows, cols, value: values.at, rowLabel: String, colLabel: String, max: most, signed: true,
+      rows, cols, value: values.at, rowLabel: String, colLabel: (c) => String(place(c)), max: most, signed: true, stretch: true,
       name: `${kind} positions: ${down} downwards, ${across} across; largest size ${format(most)}`,
-      describe: (r, c) => `${down} ${r}, ${across} ${c}: ${format(values.at(r, c))}`,
+      describe: (r, c) => `${down} ${r}, ${across} ${place(c)}: ${format(values.at(r, c))}`,
     };
     const reading = h("p", { class: "sentence", "aria-live": "off" }, "Point at a cell to read its number.");
     heatmap = createHeatmap(map, { onpoint: (r, c) => { reading.textContent = map.describe(r, c); } });

@@ -3,7 +3,7 @@
 import { h, refill } from "./dom.js";
 import { slider, table } from "./frame.js";
 import { grouped } from "./numbers.js";
-import { tokenName, visible } from "./tokens.js";
+import { exactToken, visible } from "./tokens.js";
 
 const MOST_ROWS = 200;
 
@@ -33,7 +33,7 @@ function ribbon(tokens) {
 function idTable(title, tokens) {
   const rows = tokens.pieces.slice(0, MOST_ROWS).map((piece, n) => {
     const range = tokens.offsets?.[n];
-    return [n, tokenName(piece), tokens.ids[n], range ? `${range[0]}–${range[1]}` : "–"];
+    return [n, exactToken(piece), tokens.ids[n], range ? `${range[0]}–${range[1]}` : "–"];
   });
   const more = tokens.pieces.length - rows.length;
   return h("details", {}, h("summary", {}, "As a table"),
@@ -46,8 +46,8 @@ function merges(cut, state) {
   const steps = cut.merges;
   const place = h("div");
   const show = (count) => refill(place, count === 0 ? h("p", { class: "note" }, "No merge yet: the text is cut into single characters or bytes.")
-    : table(`The first ${count} of ${steps.length} merges, in the order in which they were applied`, ["step", "left", "right", "result", "rank"],
-      steps.slice(0, count).map((one, n) => [n + 1, tokenName(one.left), tokenName(one.right), tokenName(one.result), one.rank]),
+    : table(`The first ${count} of ${steps.length} merges, in the order in which they were applied`, ["step", "left", "right", "result", "rank", "in"],
+      steps.slice(0, count).map((one, n) => [n + 1, exactToken(one.left), exactToken(one.right), exactToken(one.result), one.rank, cut.pieces[one.word]?.word === undefined ? "" : exactToken(cut.pieces[one.word].word)]),
       { numeric: [0, 4] }));
   const value = state.get("merges") === "" ? steps.length : state.index("merges", steps.length + 1);
   show(value);

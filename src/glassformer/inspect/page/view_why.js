@@ -4,7 +4,7 @@ import { h, refill } from "./dom.js";
 import { choose, missing, table } from "./frame.js";
 import { createHeatmap } from "./heatmap.js";
 import { format, largest } from "./numbers.js";
-import { tokenName } from "./tokens.js";
+import { plain, tokenName } from "./tokens.js";
 
 const MOST = 40;
 
@@ -22,25 +22,28 @@ export function whyView(context) {
 }
 
 function attribution({ data, state, live }) {
-  const all = data.attribution?.per_position?.length ? data.attribution.per_position : data.attribution ? [data.attribution] : [];
-  if (!all.length) return null;
+  if (!data.attribution) return null;
+  const whole = data.attribution;
+  const all = (whole.per_position?.length ? whole.per_position : [whole]).map((one) => (one.target_position === whole.target_position ? whole : one));
   const body = h("div");
 
   function update() {
-    const usual = Math.max(0, all.findIndex((one) => one.target_position === data.attribution.target_position));
+    const usual = Math.max(0, all.indexOf(whole));
     const at = state.index("why", all.length, usual);
     const one = all[at];
     refill(body, h("div", { class: "controls" },
-      all.length > 1 ? choose("Output token", all.map((each, n) => [n, `${each.target_position}: ${each.target_token}`]), at, (value) => {
+      all.length > 1 ? choose("Output token", all.map((each, n) => [n, `${each.target_position}: ${plain(each.target_token)}`]), at, (value) => {
         state.set({ why: value });
-        update();
+        if (live) live.ask({ why: "", position: Math.max(0, all[value].target_position) });
+        else update();
       }) : null),
-    h("p", { class: "sentence" }, "Output token: ", tokenName(one.target_token), ", from place ", String(one.target_position), ". ", agreement(one, data)),
-    h("div", { class: "methods" }, one.methods.map((method) => methodBars(method, data))));
+    h("p", { class: "sentence" }, one.target_position < 0 ? ["The result: ", tokenName(one.target_token || data.output.text), ". "]
+      : ["The token ", tokenName(one.target_token), ` at place ${one.target_position}. `], agreement(one, data)),
+    h("div", { class: "methods" }, one.methods.map((method) => methodBars(method, one, data))));
   }
 
   update();
-  return h("section", {}, h("h3", {}, "Attribution to the input tokens"), body);
+  return h("section", {}, h("h3", {}, "Attribution to the input tokens"), whole.note ? h("p", { class: "note" }, whole.note) : null, body);
 }
 
 /** Say whether the methods agree on the most important token. */
@@ -51,19 +54,25 @@ function agreement(one, data) {
   }).filter((piece) => piece !== undefined);
   const distinct = [...new Set(tops)];
   if (!tops.length) return null;
-  return distinct.length === 1 ? ["All methods name ", tokenName(distinct[0]), " first."] : ["The methods differ: they name ", distinct.map((piece, n) => [n ? ", " : null, tokenName(piece)]), " first."];
+  return distinct.length === 1 ? ["Among the input tokens, all methods name ", tokenName(distinct[0]), " first."] : ["The methods differ: among the input tokens they name ", distinct.map((piece, n) => [n ? ", " : null, tokenName(piece)]), " first."];
 }
 
 function sides(method, data) {
   return ["source", "target"].filter((side) => method.scores[side]?.length && data.text[side]).map((side) => ({ side, scores: method.scores[side], tokens: data.text[side] }));
 }
 
-function methodBars(method, data) {
+/** The scores of both sides, those of the output only before the place that is explained, and their largest size. */
+function cutSides(method, place, data) {
+  const found = sides(method, data).map((one) => (one.side === "target" && place > 0 ? { ...one, scores: one.scores.slice(0, place) } : one));
+  const most = Math.max(...found.flatMap((one) => one.scores.map(Math.abs)), 1e-12);
+  return found.map((one) => ({ ...one, most }));
+}
+
+function methodBars(method, { target_position: place }, data) {
   return h("figure", { class: "method" }, h("figcaption", {}, h("b", {}, method.name), h("br"), method.note),
-    sides(method, data).map(({ side, scores, tokens }) => {
-      const most = Math.max(...scores.map(Math.abs), 1e-12);
+    cutSides(method, place, data).map(({ side, scores, tokens, most }, _, both) => {
       const shown = scores.length > MOST ? largest(scores.map(Math.abs), MOST).sort((a, b) => a - b) : scores.map((_, n) => n);
-      return [side === "target" ? h("p", { class: "note" }, "What was written before:") : null,
+      return [both.length > 1 ? h("p", { class: "note" }, side === "target" ? "What was written before:" : "The input:") : null,
         h("ol", { class: "bars" }, shown.map((n) => h("li", {}, h("span", { class: "bar-name" }, tokenName(tokens.pieces[n])),
           h("span", { class: "bar-track", "aria-hidden": "true" }, h("span", { class: scores[n] < 0 ? "bar-fill minus" : "bar-fill", style: { "--share": Math.abs(scores[n]) / most } })),
           h("span", { class: "bar-value" }, format(scores[n])))))];
@@ -78,8 +87,9 @@ function ablation(context) {
   const original = data.baseline?.output?.text ?? data.output.text;
   const order = largest(rows.map((one) => Math.abs(one.change ?? 0)), 30).map((n) => rows[n]);
   return h("section", {}, h("h3", {}, "Ablation: what happens without a part"),
-    h("p", { class: "note" }, "Each part was switched off alone. The change is the loss without it minus the loss with it: positive means that the part helped. ",
-      live ? "The buttons switch a part off for the whole page." : "On a page from a running server, parts can be switched off together."),
+    h("p", { class: "note" }, "Each part was switched off alone while the model read the same text; the output is what it would predict at each place. ",
+      "The change is the loss without the part minus the loss with it: positive means that the part helped. ",
+      live ? "The buttons switch a part off for the whole page." : "On a live page the model writes its text anew without the parts that are off."),
     live ? parts(context) : null,
     heads.length ? headMap(heads) : null,
     rows.length ? table(`The ${order.length} parts whose absence changes the loss most`, ["without", "output", "loss", "change", ...(live ? ["switch"] : [])], order.map((one) => [
