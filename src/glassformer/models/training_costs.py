@@ -1,8 +1,8 @@
 """The memory and the time of one training step on a GPU, from the config alone: what `glassformer plan` computes with.
 
 Memory is counted tensor by tensor, as bf16 training with AdamW and fused attention keeps them. Time is the sum of
-matrix products, of passes over the activations, and of the optimizer. `benchmarks/measured_runs.json` holds measured runs, and
-`glassformer plan --check` compares.
+matrix products, of passes over the activations, and of the optimizer. `glassformer plan --check` compares them with the
+measured runs in `benchmarks/measured_runs.json`.
 """
 
 from typing import NamedTuple
