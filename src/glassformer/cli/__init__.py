@@ -23,6 +23,7 @@ HELP = ("-h", "--help", "help")
 FUNCTIONS = {
     "demo": ("demo", "demos"),
     "train": ("train", "train"),
+    "plan": ("plan", "plan"),
     "prepare": ("prepare", "prepare"),
     "run": ("run", "run"),
     "chat": ("terminal_chat", "chat"),
