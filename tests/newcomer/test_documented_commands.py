@@ -7,8 +7,6 @@ of the same format stand in. A command that fits no rule and no table here fails
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -78,7 +76,6 @@ OTHER_PROGRAMS = {
     "site=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_paths()[\"purelib\"])')": (
         "$site is the folder of the stand-ins here"
     ),
-    ".venv/bin/python -m glassformer.reference": "takes a minute: runs with --full",
 }
 
 
@@ -120,8 +117,6 @@ def test_every_command_of_a_page_works_in_order(page, shell, request):
     for command, in_block in documented(page):
         if in_block and not CALL.search(command):
             assert command in OTHER_PROGRAMS, f"{page.name}: not handled by this test: {command}"
-            if is_full and command.endswith("-m glassformer.reference"):
-                subprocess.run([sys.executable, "-m", "glassformer.reference"], check=True, timeout=600)
             continue
         more = SHORT
         if command in LONG:
