@@ -56,7 +56,7 @@ LIMITS = FormatLimits(
         "norm": ("layer", "rms"),
         "norm_placement": ("pre", "post"),
         "positions": ("sinusoidal", "learned", "rotary"),
-        **unset("relative_bias", "key_bias", "conv_kernel", "conv_activation"),
+        **unset("relative_bias", "key_bias", "conv_kernel", "conv_activation", "first_norm"),
         **unset("embedding_multiplier", "residual_multiplier", "output_multiplier"),
         **unset("norm_bias", "norm_weight", "parallel_ffn", "qk_norm_over", "clip_qkv", "attention_softcap"),
         **unset("global_layers", "local_rope_theta", "unrotated_layers", "output_softcap"),
