@@ -76,6 +76,7 @@ def completion_words() -> dict[str, list[str]]:
     from glassformer.cli.evaluate_pretrained import evaluate_pretrained
     from glassformer.cli.explain import explain
     from glassformer.cli.info import info
+    from glassformer.cli.plan import plan
     from glassformer.cli.prepare import prepare_flags
     from glassformer.cli.rate import rate
     from glassformer.cli.run import run
@@ -83,11 +84,13 @@ def completion_words() -> dict[str, list[str]]:
     from glassformer.cli.terminal_chat import chat
     from glassformer.cli.tokenizer_tools import ACTIONS
     from glassformer.cli.train import run_options
+    from glassformer.pipelines.pipeline_registry import demo_tasks
     from glassformer.tasks.prepare_units import PREPARED_TASKS
     from glassformer.tasks.task_registry import TASKS, config_named, data_named
 
     found = {"": [*VERBS, "help", "--help", "--version"], "help": list(VERBS), "completion": [*get_args(Shell)]}
     for verb, function in (
+        ("plan", plan),
         ("run", run),
         ("chat", chat),
         ("serve", serve),
@@ -101,18 +104,20 @@ def completion_words() -> dict[str, list[str]]:
     of_all_tasks: dict[str, Option] = {}
     for task in TASKS:
         found[f"train {task}"] = [*_flags({**run_options(), **options_of(config_named(task))}), HELP_ALL]
-        found[f"demo {task}"] = _flags(function_options(demo_function(task))[2])
+        if TASKS[task].has_demo:
+            found[f"demo {task}"] = _flags(function_options(demo_function(task))[2])
         of_all_tasks |= eval_options(task, data_named(task)())
     of_all_tasks |= function_options(evaluate_pretrained)[2]
     found["eval"] = _flags(of_all_tasks)  # which of them apply depends on the task of the model
     for action, tool in ACTIONS.items():
         found[f"tokenizer {action}"] = _flags(function_options(tool)[2])
     found["tokenizer"] = found["help tokenizer"] = list(ACTIONS)
-    found["train"] = found["help train"] = found["help demo"] = list(TASKS)
+    found["train"] = found["help train"] = list(TASKS)
+    found["help demo"] = list(demo_tasks())
     for task in PREPARED_TASKS:
         found[f"prepare {task}"] = _flags(prepare_flags(task))
     found["prepare"] = found["help prepare"] = list(PREPARED_TASKS)
-    found["demo"] = [*TASKS, *found[f"demo {DEFAULT_TASK}"]]
+    found["demo"] = [*demo_tasks(), *found[f"demo {DEFAULT_TASK}"]]
     return found
 
 

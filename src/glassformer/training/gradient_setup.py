@@ -12,6 +12,7 @@ from glassformer.models import DecoderModel, Model
 from glassformer.training.compiled_layers import compile_layers, training_attention, uncompile_layers
 from glassformer.training.compute_copy import ComputeCopy, can_copy
 from glassformer.training.gradients import Batch, Gradients, GraphedGradients, can_graph
+from glassformer.training.lora import is_narrowed
 from glassformer.training.parallel import Parallel
 from glassformer.training.precision import autocast
 from glassformer.training.train_config import TrainConfig
@@ -84,8 +85,8 @@ class GradientSetup(Generic[Batch]):
     @contextmanager
     def context(self) -> Iterator[None]:
         """Context manager in which a loss is computed: with the precision and attention kernels of training."""
-        is_cast = (self._is_narrow and self.copy is not None) or self.parallel.casts(self.precision)
-        precision = "fp32" if is_cast else self.precision
+        is_bf16 = self._is_narrow and (self.copy is not None or is_narrowed(self.model))
+        precision = "fp32" if is_bf16 or self.parallel.casts(self.precision) else self.precision
         with autocast(precision, self.device), self.attention():
             yield
 

@@ -22,6 +22,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from glassformer.base.version import __version__
 
+Given = TypeVar("Given")
 Value = TypeVar("Value")
 
 JOIN_SECONDS = 40.0
@@ -127,6 +128,12 @@ class Processes:
                 take(shared)
                 result.append(work())
         return result[0]
+
+    def by_leader(self, decide: Callable[[Given], Value]) -> Callable[[Given], Value]:
+        """Return a function for all processes to call, whose result is that of `decide` in the leader."""
+        if self.size == 1:
+            return decide
+        return lambda given: self.broadcast(decide(given) if self.is_leader else None)  # type: ignore[return-value]
 
     def check_equal(self, name: str, value: Any, advice: str) -> None:
         """Raise SharedError in all processes unless they have the same value. `name` says what it is."""
