@@ -11,7 +11,7 @@ from glassformer.inspect.pipeline_text import AnyModel, ModelText
 from glassformer.inspect.recorder import STACKS, RecordedActivations, record_into
 from glassformer.models import EncoderDecoderModel
 from glassformer.nn import Stack
-from glassformer.nn.layers import Layer
+from glassformer.nn.layers import Layer, Sublayer
 
 LONGEST_MAP = 256
 """Maps of attention have at most this many rows and columns; those of longer texts are reduced by their maximum."""
@@ -128,12 +128,19 @@ def describe_stacks(read: ModelText, run: RecordedText) -> list[dict[str, Any]]:
 def _describe_layer(read: ModelText, run: RecordedText, layer: Layer, name: str, side: str) -> dict[str, Any]:
     recorded = run.activations
     has_cross = layer.cross_attn is not None
-    residual = {part: recorded[f"{name}.resid.{part}"][0].float() for part in ("in", "mid", "out")}
+    # Parallel parts have one input.
+    places = {"in": "in", "mid": "mid" if layer.parallel == "none" else "in", "out": "out"}
+    residual = {part: recorded[f"{name}.resid.{place}"][0].float() for part, place in places.items()}
     after_cross = recorded[f"{name}.resid.cross"][0].float() if has_cross else None
     before_ffn = residual["mid"] if after_cross is None else after_cross
 
     def share(part: str, before: Tensor) -> list[Any]:
-        added = recorded[f"{name}.{part}.out"][0].float() * layer.ffn_sublayer.multiplier
+        sublayer = layer.get_submodule(f"{part}_sublayer")
+        assert isinstance(sublayer, Sublayer)
+        added = recorded[f"{name}.{part}.out"][0]
+        if sublayer.post_norm is not None or sublayer.placement == "output":
+            added = (sublayer.post_norm or sublayer.norm)(added)
+        added = added.float() * sublayer.multiplier
         return numbers(added.norm(dim=-1) / before.norm(dim=-1).clamp_min(1e-12))
 
     norms = {part: numbers(value.norm(dim=-1)) for part, value in residual.items()}
@@ -178,7 +185,7 @@ def _describe_attention(read: ModelText, run: RecordedText, module: Any, name: s
         "groups": module.n_heads // module.n_kv_heads,
         "bias": None,
         "mask": None,
-        "softcap": None,
+        "softcap": module.attend.softcap,
     }
     if f"{name}.q" in recorded:
         found |= {part: pack(recorded[f"{name}.{part}"][0].float()) for part in ("q", "k", "v")}
