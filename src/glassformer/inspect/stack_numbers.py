@@ -128,15 +128,17 @@ def describe_stacks(read: ModelText, run: RecordedText) -> list[dict[str, Any]]:
 def _describe_layer(read: ModelText, run: RecordedText, layer: Layer, name: str, side: str) -> dict[str, Any]:
     recorded = run.activations
     has_cross = layer.cross_attn is not None
-    residual = {part: recorded[f"{name}.resid.{part}"][0].float() for part in ("in", "mid", "out")}
+    parts = [part for part in ("in", "mid", "out") if f"{name}.resid.{part}" in recorded]
+    residual = {part: recorded[f"{name}.resid.{part}"][0].float() for part in parts}
+    between = residual.get("mid", residual["in"])  # nothing is between attention and a parallel feed-forward network
     after_cross = recorded[f"{name}.resid.cross"][0].float() if has_cross else None
-    before_ffn = residual["mid"] if after_cross is None else after_cross
+    before_ffn = between if after_cross is None else after_cross
 
     def share(part: str, before: Tensor) -> list[Any]:
         added = recorded[f"{name}.{part}.out"][0].float() * layer.ffn_sublayer.multiplier
         return numbers(added.norm(dim=-1) / before.norm(dim=-1).clamp_min(1e-12))
 
-    norms = {part: numbers(value.norm(dim=-1)) for part, value in residual.items()}
+    norms = {"mid": None, **{part: numbers(value.norm(dim=-1)) for part, value in residual.items()}}
     attention = [_describe_attention(read, run, layer.self_attn, f"{name}.self_attn", side)]
     if layer.cross_attn is not None:
         attention.append(_describe_attention(read, run, layer.cross_attn, f"{name}.cross_attn", side))
@@ -145,7 +147,7 @@ def _describe_layer(read: ModelText, run: RecordedText, layer: Layer, name: str,
         "residual": {**norms, "cross": None if after_cross is None else numbers(after_cross.norm(dim=-1))},
         "added": {
             "self_attention": share("self_attn", residual["in"]),
-            "cross_attention": share("cross_attn", residual["mid"]) if has_cross else None,
+            "cross_attention": share("cross_attn", between) if has_cross else None,
             "feedforward": share("ffn", before_ffn),
         },
         "attention": attention,
