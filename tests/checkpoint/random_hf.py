@@ -13,6 +13,7 @@ import transformers
 
 with warnings.catch_warnings():  # HF's DeBERTa uses torch.jit, which is deprecated
     warnings.simplefilter("ignore")
+    import transformers.models.deberta.modeling_deberta
     import transformers.models.deberta_v2.modeling_deberta_v2
 
 PAD = 1
@@ -113,30 +114,36 @@ def _nomic(choose: random.Random) -> tuple[str, dict[str, Any], list[str], Odd]:
     return prefix, settings, [head for head in heads if head != "ForQuestionAnswering"], odd
 
 
-def _deberta(choose: random.Random) -> tuple[str, dict[str, Any], list[str], Odd]:
-    prefix, settings, heads, odd = _encoder(choose, "DebertaV2")
+def _deberta(choose: random.Random, prefix: str) -> tuple[str, dict[str, Any], list[str], Odd]:
+    prefix, settings, heads, odd = _encoder(choose, prefix)
     settings |= {
         "type_vocab_size": choose.choice([0, 2]),
         "relative_attention": True,
         "pos_att_type": choose.choice(["p2c|c2p", ["c2p", "p2c"]]),
-        "share_att_key": True,
         "position_biased_input": False,
-        "norm_rel_ebd": "layer_norm",
-        "position_buckets": choose.choice([4, 5, 8]),
-        "max_relative_positions": choose.choice([-1, 9]),
+        "max_relative_positions": choose.choice([-1, 9, 6]),
         "pooler_hidden_act": choose.choice(["gelu", "relu", "tanh"]),
         "pooler_hidden_size": settings["hidden_size"],
     }
     odd = [
         ({"hidden_act": "quick_gelu", "head": "Model"}, "hidden_act='quick_gelu'"),
-        ({"head": "ForMultipleChoice"}, "ForMultipleChoice"),
         ({"pos_att_type": ["c2p"]}, "pos_att_type=.'c2p'., which is not supported"),
-        ({"share_att_key": False}, "share_att_key=False"),
         ({"position_biased_input": True}, "position_biased_input=True"),
-        ({"norm_rel_ebd": "none"}, "norm_rel_ebd='none'"),
-        ({"conv_kernel_size": 3, "conv_act": "gelu"}, "conv_kernel_size=3"),
         ({"legacy": False, "head": "ForMaskedLM"}, "legacy=False"),
     ]
+    if prefix == "Deberta":
+        return prefix, settings, heads, [*odd, ({"talking_head": True}, "talking_head=True")]
+    settings |= {
+        "share_att_key": choose.random() < 0.7,
+        "norm_rel_ebd": choose.choice(["layer_norm", "layer_norm", "none"]),
+        "position_buckets": choose.choice([4, 5, 8, -1]),
+        "conv_kernel_size": choose.choice([0, 0, 3, 5]),
+        "conv_act": choose.choice(["gelu", "tanh"]),
+    }
+    if settings["position_buckets"] > 0 and settings["max_relative_positions"] == 6:
+        settings["max_relative_positions"] = 9
+    odd.append(({"head": "ForMultipleChoice"}, "ForMultipleChoice"))
+    odd.append(({"conv_kernel_size": 3, "conv_act": "mish"}, "conv_act='mish'"))
     return prefix, settings, heads, odd
 
 
@@ -491,7 +498,8 @@ DRAWS = {
     "roberta": lambda choose: _encoder(choose, "Roberta"),
     "xlm-roberta": lambda choose: _encoder(choose, "XLMRoberta"),
     "camembert": lambda choose: _encoder(choose, "Camembert"),
-    "deberta-v2": _deberta,
+    "deberta-v2": lambda choose: _deberta(choose, "DebertaV2"),
+    "deberta": lambda choose: _deberta(choose, "Deberta"),
     "mpnet": lambda choose: _encoder(choose, "MPNet"),
     "nomic_bert": _nomic,
     "distilbert": _distilbert,

@@ -210,3 +210,14 @@ def test_a_progress_bar_is_shown_for_a_file_on_a_terminal_alone(run, tmp_path):
     assert run(make(Translator), *options, "--output", tmp_path / "2", "--quiet", is_terminal=True)[2] == ""
     assert run(make(Translator), *options, "--output", tmp_path / "3")[2] == ""
     assert run(make(Translator), is_terminal=True, stdin="the cat\n")[2] == ""
+
+
+def test_the_outputs_of_all_parts_are_that_of_the_whole_file(run_bytes, tmp_path):
+    (tmp_path / "in.txt").write_bytes("".join(f"line {number}\n" for number in range(50)).encode() + b"bad\nend")
+    flags = ("--input", str(tmp_path / "in.txt"))
+    whole = run_bytes(Mirror(), b"", *flags)
+    parts = [run_bytes(Mirror(), b"", *flags, "--part", f"{index}/3") for index in (1, 2, 3)]
+    assert b"".join(out for _, out, _ in parts) == whole[1]
+    assert "in.txt:51: 'bad' is bad" in parts[2][2]
+    assert "--part 1/2 without an --input file" in run_bytes(Mirror(), b"", "--part", "1/2")[2]
+    assert "--part 3/2: expected I/N" in run_bytes(Mirror(), b"", *flags, "--part", "3/2")[2]

@@ -3,7 +3,7 @@
 import pytest
 
 from glassformer.cli.flag_parser import UsageError
-from glassformer.cli.prepare import prepare, prepare_flags, read_part
+from glassformer.cli.prepare import prepare, prepare_flags
 from glassformer.tasks.prepare_units import PREPARED_TASKS
 from glassformer.tasks.tokenized_corpus import TokenizedCorpus
 
@@ -25,13 +25,6 @@ def test_a_corpus_is_prepared_in_parts(table, tmp_path, capsys):
     assert TokenizedCorpus(out).options["model.vocab_size"] == 4000, "by the size of the data"
     prepare(flags)
     assert "wrote" in capsys.readouterr().out, "a complete corpus stays as it is"
-
-
-@pytest.mark.parametrize("text", ["0/2", "3/2", "1", "a/b", "1/0", "-1/2"])
-def test_wrong_parts_are_refused(text):
-    with pytest.raises(UsageError, match=f"--part {text}: expected I/N"):
-        read_part(text)
-    assert (read_part("2/8"), read_part("")) == ((2, 8), (1, 1))
 
 
 def test_wrong_commands_are_refused(table, tmp_path):

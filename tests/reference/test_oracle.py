@@ -86,6 +86,15 @@ OPTIONS: dict[str, list[dict]] = {
         DISENTANGLED | {"relative_max_distance": 6},
         DISENTANGLED | {"relative_max_distance": 7, "relative_buckets": 6, "norm": "rms", "attention_scale": 0.5},
     ],
+    "relative_log": [DISENTANGLED | {"relative_log": False, "relative_buckets": n} for n in (4, 12)],
+    "relative_norm": [DISENTANGLED | {"relative_norm": False}],
+    "share_relative_proj": [
+        DISENTANGLED | {"share_relative_proj": False},
+        DISENTANGLED | {"share_relative_proj": False, "key_bias": False, "relative_norm": False, "relative_log": False},
+    ],
+    "key_bias": [{"key_bias": False}, DISENTANGLED | {"key_bias": False}],
+    "conv_kernel": [{"conv_kernel": n, "kinds": ["encoder"]} for n in (1, 3, 5)] + [DISENTANGLED | {"conv_kernel": 3}],
+    "conv_activation": [{"conv_kernel": 3, "conv_activation": "gelu", "kinds": ["encoder"]}],
     "relative_bias": [
         RELATIVE | {"positions": name, "relative_bias": True, "head_dim": 4} for name in ("learned", "rotary", "none")
     ],

@@ -101,3 +101,9 @@ def test_a_twin_shares_the_memory_of_its_model(config):
     torch.testing.assert_close(twin(*inputs), model(*inputs), atol=1e-12, rtol=1e-12)
     assert not torch.equal(model.head.out_proj.weight, before["head.out_proj.weight"])
     assert not has_fused_storage(model.float())
+
+
+def test_keys_without_a_bias_are_fused_with_a_bias_of_zero():
+    model, tokens = make(preset("tiny-gpt2", key_bias=False)), torch.randint(40, (2, 9))
+    with torch.no_grad():
+        torch.testing.assert_close(pack(model)(tokens), model(tokens), atol=1e-5, rtol=0)

@@ -12,10 +12,11 @@ import pytest
 
 from glassformer.cli.info import info
 from glassformer.metrics.scores import Scores
+from glassformer.pipelines.pipeline_registry import demo_tasks
 from glassformer.pipelines.translator import Translator
 from glassformer.tasks.card import code
 from glassformer.tasks.recipes import load_recipe
-from glassformer.tasks.task_registry import TASKS, config_named, task_named
+from glassformer.tasks.task_registry import config_named, task_named
 from glassformer.tasks.train_task import make_card
 from glassformer.tasks.translation import PairData, Translation, TranslationConfig
 from glassformer.training.state import TrainState
@@ -70,7 +71,7 @@ def tiny(task, data, **train):
     return replace(config, context=64) if hasattr(config, "context") else config
 
 
-@pytest.mark.parametrize("task", sorted(TASKS))
+@pytest.mark.parametrize("task", sorted(demo_tasks()))
 def test_the_card_of_each_task_names_data_size_and_scores_and_its_snippet_runs(tmp_path, monkeypatch, task, capsys):
     config = tiny(task, write_data(tmp_path, task))
     scores = task_named(task)(config).train(tmp_path / "my model")

@@ -8,7 +8,7 @@ from datetime import datetime
 import pytest
 from jinja2.exceptions import SecurityError
 
-from glassformer.text.chat import render_chat
+from glassformer.text.chat_rendering import render_chat
 from glassformer.text.chat_sandbox import Budget, Sandbox
 from glassformer.text.chat_template import MAX_SOURCE
 from text.chat_tokenizer import TOKENIZER

@@ -7,7 +7,7 @@ import pytest
 import tokenizers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
-from glassformer.text.chat import render_chat
+from glassformer.text.chat_rendering import render_chat
 from glassformer.text.chat_template import MAX_REASON, ChatTemplate
 from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
 from text.chat_tokenizer import PEER
@@ -402,7 +402,7 @@ def test_the_ids_are_those_of_the_text(name, monkeypatch):
         def now(cls, tz=None):
             return NOW
 
-    monkeypatch.setattr("glassformer.text.chat.datetime", Now)
+    monkeypatch.setattr("glassformer.text.chat_rendering.datetime", Now)
     for chat, (messages, given) in CHATS.items():
         text, _ = outcome(lambda chat=chat: plain(TEMPLATES[name], variables_of(chat, True)))
         if text is not None:

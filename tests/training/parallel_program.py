@@ -15,7 +15,9 @@ import torch
 from glassformer.data.batching.labeled_batches import LabeledBatch
 from glassformer.data.batching.packed_windows import PackedBatch
 from glassformer.data.batching.pair_batches import PairBatch
+from glassformer.decoding import GenerationConfig, generate
 from glassformer.models import ModelConfig, build_model
+from glassformer.pipelines.split_model import split_model
 from glassformer.tasks.classification import Classification, ClassificationConfig
 from glassformer.tasks.language import Language, LanguageConfig
 from glassformer.tasks.seq2seq_task import pair_loss
@@ -110,8 +112,21 @@ def train(case, processes):
     return losses, [one.scores["loss"] for one in trainer.state.evaluations], parameters
 
 
+def write_texts(processes=None):
+    """Return what a language model writes after three prompts, if it is divided among the processes, by beam search."""
+    model = build("language", vocab_size=VOCABULARY).eval()
+    if processes is not None:
+        split_model(model, processes.size, torch.device("cpu"))
+    search = GenerationConfig(num_beams=2, max_new_tokens=8, min_new_tokens=8)
+    texts = generate(model, [[5, 6, 7], [8], [9, 10]], search, end=2)
+    return [one[0].tokens for one in texts]
+
+
 def main(cases, results):
     with joined("cpu") as processes:
+        if processes.size == 2:  # the number of key-value heads
+            written = processes.gather(write_texts(processes))
+            assert all(texts == write_texts() for texts in written), "a divided model writes other texts"
         for number, case in enumerate(cases):
             losses, scores, parameters = train(case, processes)
             everyone = processes.gather(losses)

@@ -1,5 +1,7 @@
 """Training continues without CUDA graphs if a step cannot be recorded."""
 
+from contextlib import contextmanager
+
 import pytest
 import torch
 
@@ -102,3 +104,19 @@ def test_training_after_a_failed_recording_equals_training_without_graphs():
     assert values == again
     assert all(torch.equal(one, two) for one, two in zip(expected, found, strict=True))
     assert len(told) == 1
+
+
+def test_the_backward_pass_chooses_the_same_attention_kernels(tmp_path):
+    """Gradient checkpointing computes the layers again in the backward pass; other kernels would save other tensors."""
+    trainer, events = make_trainer(tmp_path), []
+
+    @contextmanager
+    def attention():
+        events.append("begin")
+        yield
+        events.append("end")
+
+    trainer.gradients.attention = attention
+    next(iter(trainer.model.parameters())).register_hook(lambda gradient: events.append("backward"))
+    trainer.gradients.add(trainer.batches[0], divisor=1.0, scale=1.0)
+    assert events == ["begin", "backward", "end"]

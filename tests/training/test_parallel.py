@@ -163,7 +163,6 @@ def test_a_wrong_layout_is_refused(text, n_processes, message):
     ("settings", "message"),
     [
         ({"offload": True}, "offload=True: parameters are moved"),
-        ({"minutes": 1.0}, "minutes=1.0: several processes"),
         ({"adversarial": 1.0}, "adversarial=1.0"),
         ({"parallel": "shard=2", "optimizer": "muon"}, "optimizer=muon: whole matrices"),
         ({"parallel": "tensor=2", "lora_rank": 4}, "lora_rank=4"),

@@ -11,8 +11,8 @@ CPU = torch.device("cpu")
 def test_automatic_precision_ignores_the_width_of_adapters(monkeypatch):
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
     model = torch.nn.ModuleList(torch.nn.Linear(400, 400) for _ in range(2))
-    for linear in model:
-        torch.nn.utils.parametrize.register_parametrization(linear, "weight", LowRank(linear.weight, 2, 1.0))
+    for _ in range(3):
+        model.append(LowRank(400, 400, 2, 1.0, like=torch.empty(0)))
     assert choose_precision("auto", torch.device("cpu"), model) == "bf16"
 
 

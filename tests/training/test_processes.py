@@ -51,6 +51,13 @@ def test_the_leader_goes_first_and_its_error_is_the_one_that_counts(two):
     assert taken == ["shared"]
 
 
+def test_the_leader_decides(two):
+    process, others = two
+    others.append("leader's")
+    assert process.by_leader(lambda state: "own")(0) == "leader's"
+    assert Processes().by_leader(str)(5) == "5"
+
+
 def test_a_process_with_other_data_is_named(two):
     process, others = two
     others.append('{"data": 1}')

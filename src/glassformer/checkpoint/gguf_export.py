@@ -77,7 +77,15 @@ def _limits(architecture: str, **biases_and_norms: tuple[bool, ...]) -> FormatLi
             "rope_width": (None,),
             "rope_scaling": ("none", "linear", "llama3", "yarn", "longrope"),
             "scale_embeddings": (False,),  # the scale has been folded into the table
-            **unset("relative_bias", "embedding_multiplier", "residual_multiplier", "output_multiplier"),
+            **unset(
+                "relative_bias",
+                "key_bias",
+                "conv_kernel",
+                "conv_activation",
+                "embedding_multiplier",
+                "residual_multiplier",
+                "output_multiplier",
+            ),
             **unset("norm_bias", "parallel_ffn"),
             "token_types": (0,),
             "embedding_norm": (False,),

@@ -70,6 +70,8 @@ def _sizes(config: ModelConfig) -> dict[str, int]:
         sizes["max_len"] = (config.max_len or 0) + config.position_offset
     if config.has_relative_bias:
         sizes["relative_buckets"] = config.relative_buckets
+    if config.conv_kernel is not None:
+        sizes["conv_kernel"] = config.conv_kernel
     if config.positions == "disentangled":
         sizes["2 * relative_buckets"] = 2 * config.relative_buckets
     return sizes

@@ -40,7 +40,9 @@ ROTARY_SCALING_FIELDS = tuple(dict.fromkeys(name for names in ROTARY_SCALING.val
 POSITION_FIELDS = {
     "rotary": ("rope_theta", "rope_width", "rope_scaling", *ROTARY_SCALING_FIELDS),
     "relative": ("relative_buckets", "relative_max_distance", "share_relative_bias"),
-    "disentangled": ("relative_buckets", "relative_max_distance"),
+    "disentangled": (
+        *("relative_buckets", "relative_max_distance", "relative_log", "relative_norm", "share_relative_proj"),
+    ),
     "sinusoidal": ("sinusoid_halves", "sinusoid_full_range"),
 }
 """By kind of position encoding: the fields that have an effect only with that kind."""
@@ -102,6 +104,10 @@ def effective_settings(config: ModelConfig) -> dict[str, Any]:
     values = {key: value for key, value in config.to_dict().items() if key not in no_effect}
     values |= {"n_kv_heads": config.kv_heads, "head_dim": config.head_size, "final_norm": config.has_final_norm}
     values["attention_scale"] = None if config.scale == config.head_size**-0.5 else config.scale
+    if config.conv_kernel is None:
+        values.pop("conv_activation")
+    if config.positions == "disentangled" and not config.relative_log:
+        values.pop("relative_max_distance")
     values["source_vocab_size"] = None if config.source_vocab == config.vocab_size else config.source_vocab
     # A multiplier of 1 is none; one of √width is `scale_embeddings`.
     is_root = config.embedding_factor == config.table_width**0.5 and config.embedding_factor != 1.0

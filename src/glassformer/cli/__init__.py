@@ -55,6 +55,8 @@ def main() -> None:
     # On ARM, torch's allocator returns freed memory to the system after 10 ms and gets it back page by page for the
     # next batch, which takes 3 % of the generation time. A delay of 10 s avoids that. Set it before torch is loaded.
     os.environ.setdefault("MIMALLOC_PURGE_DELAY", "10000")
+    if "RANK" in os.environ:  # stack traces of C++, before the error that they belong to is reported
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
     prepare_streams()
     try:
         try:

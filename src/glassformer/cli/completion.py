@@ -83,6 +83,7 @@ def completion_words() -> dict[str, list[str]]:
     from glassformer.cli.terminal_chat import chat
     from glassformer.cli.tokenizer_tools import ACTIONS
     from glassformer.cli.train import run_options
+    from glassformer.pipelines.pipeline_registry import demo_tasks
     from glassformer.tasks.prepare_units import PREPARED_TASKS
     from glassformer.tasks.task_registry import TASKS, config_named, data_named
 
@@ -101,18 +102,20 @@ def completion_words() -> dict[str, list[str]]:
     of_all_tasks: dict[str, Option] = {}
     for task in TASKS:
         found[f"train {task}"] = [*_flags({**run_options(), **options_of(config_named(task))}), HELP_ALL]
-        found[f"demo {task}"] = _flags(function_options(demo_function(task))[2])
+        if TASKS[task].has_demo:
+            found[f"demo {task}"] = _flags(function_options(demo_function(task))[2])
         of_all_tasks |= eval_options(task, data_named(task)())
     of_all_tasks |= function_options(evaluate_pretrained)[2]
     found["eval"] = _flags(of_all_tasks)  # which of them apply depends on the task of the model
     for action, tool in ACTIONS.items():
         found[f"tokenizer {action}"] = _flags(function_options(tool)[2])
     found["tokenizer"] = found["help tokenizer"] = list(ACTIONS)
-    found["train"] = found["help train"] = found["help demo"] = list(TASKS)
+    found["train"] = found["help train"] = list(TASKS)
+    found["help demo"] = list(demo_tasks())
     for task in PREPARED_TASKS:
         found[f"prepare {task}"] = _flags(prepare_flags(task))
     found["prepare"] = found["help prepare"] = list(PREPARED_TASKS)
-    found["demo"] = [*TASKS, *found[f"demo {DEFAULT_TASK}"]]
+    found["demo"] = [*demo_tasks(), *found[f"demo {DEFAULT_TASK}"]]
     return found
 
 

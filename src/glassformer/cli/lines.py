@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TextIO
 
 from glassformer.base.names import path_suggestion
 from glassformer.data.readers.records import OnBad
-from glassformer.data.readers.text_files import BYTE_ORDER_MARK, Line, decode_line, read_raw_lines
+from glassformer.data.readers.text_files import BYTE_ORDER_MARK, Line, Span, decode_line, read_raw_lines
 
 CHUNK = 1000
 """Number of lines that are answered at a time, so that output appears early and memory use does not grow."""
@@ -70,6 +70,7 @@ def run_lines(
     output: Path | None = None,
     as_json: bool = False,
     quiet: bool = False,
+    span: Span | None = None,
 ) -> None:
     """Write the answer to each line of `input` (default: stdin) to `output` (default: stdout).
 
@@ -81,6 +82,8 @@ def run_lines(
     end says how many lines were bad. With `on_bad="error"` the first bad line raises a ValueError. The answers before
     it are on stdout, but an `output` file is written whole or not at all.
 
+    With `span` only that part of the `input` file is answered.
+
     While an `input` file is read, stderr shows a progress bar if it is a terminal and the answers go elsewhere.
     """
     n_lines = n_bad = 0
@@ -90,7 +93,7 @@ def run_lines(
         advance = stack.enter_context(_progress(input, is_alone=output is not None, quiet=quiet))
         # On a terminal, answer each line as soon as it is typed.
         size = 1 if input is None and sys.stdin.isatty() else size
-        for chunk in _stdin_chunks(size) if input is None else _file_chunks(input, size):
+        for chunk in _stdin_chunks(size) if input is None else _file_chunks(input, size, span):
             n_lines += len(chunk)
             lines = [one.line for one in chunk]
             answers = _answer_lines(answer, lines)
@@ -147,12 +150,14 @@ def _stdin_chunks(size: int) -> Iterator[Chunk]:
     return _as_chunks(read_available(stream, size), "stdin")
 
 
-def _file_chunks(path: Path, size: int) -> Iterator[Chunk]:
+def _file_chunks(path: Path, size: int, span: Span | None = None) -> Iterator[Chunk]:
     if path.is_fifo():  # a named pipe, or <(COMMAND) of a shell
         with path.open("rb") as stream:
             yield from _as_chunks(read_available(stream, size), str(path))
     else:
-        yield from _as_chunks(_in_lists(read_raw_lines(path), size), str(path), may_have_mark=False)
+        before = 0 if span is None else span.line - 1
+        lines = _in_lists(read_raw_lines(path, span), size)
+        yield from _as_chunks(lines, str(path), may_have_mark=False, before=before)
 
 
 def read_available(stream: Any, size: int) -> Iterator[list[bytes]]:
@@ -194,12 +199,15 @@ def _in_lists(lines: Iterator[bytes], size: int) -> Iterator[list[bytes]]:
         yield several
 
 
-def _as_chunks(raw: Iterable[list[bytes]], name: str, *, may_have_mark: bool = True) -> Iterator[Chunk]:
+def _as_chunks(
+    raw: Iterable[list[bytes]], name: str, *, may_have_mark: bool = True, before: int = 0
+) -> Iterator[Chunk]:
     """Decode lists of lines. `name` is what the locations of the lines call the input.
 
-    `may_have_mark` says that a byte-order mark before the first line has not been dropped yet.
+    `may_have_mark` says that a byte-order mark before the first line has not been dropped yet. `before` is the number
+    of lines of the input that are not read.
     """
-    number = 0
+    number = before
     for several in raw:
         chunk = []
         for line in several:

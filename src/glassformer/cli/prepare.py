@@ -1,6 +1,5 @@
 """`glassformer prepare TASK`: tokenize a corpus into shards, once, for `train TASK --prepared`. Imports no torch."""
 
-import re
 import sys
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 
 from glassformer.base.dataclass_flags import Option, field_options, options_of
 from glassformer.cli.flag_parser import HELP, HELP_ALL, UsageError, help_text, naming_columns, parse_options
+from glassformer.cli.part_option import read_part
 from glassformer.progress import reporting
 from glassformer.tasks.prepare_units import PREPARED_TASKS
 
@@ -96,13 +96,3 @@ def _prepare(task: str, given: dict[str, Any], own: dict[str, Any]) -> None:
     n_shards = sum(map(len, corpus.shards().values()))
     print(f"wrote {out}: {corpus.size.examples:,} examples in {n_shards:,} shard{'s' * (n_shards != 1)}")
     print(f"train on it: glassformer train {task} --prepared {out} --out MODEL", file=sys.stderr)
-
-
-def read_part(text: str) -> tuple[int, int]:
-    """Return the numbers of a part such as "2/8": its place, counted from 1, and the number of parts. "" is 1/1."""
-    if not text:
-        return 1, 1
-    match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
-    if match is None or not 1 <= int(match[1]) <= int(match[2]):
-        raise UsageError(f"--part {text}: expected I/N with I from 1 to N, such as 2/8")
-    return int(match[1]), int(match[2])

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from glassformer.cli.flag_parser import UsageError
+from glassformer.cli.launch import is_follower
 from glassformer.cli.lines import CHUNK, FILE_CHUNK, check_files, check_stdin, run_lines
 from glassformer.cli.process import computing_for_long
 from glassformer.cli.run_options import (
@@ -46,6 +47,7 @@ def run(
     compute: ComputeOptions = ComputeOptions(),  # noqa: B008
     embed: bool = False,
     allow_pickle: bool = False,
+    parallel: str = "",
 ) -> None:
     """Use a model on lines of text: one line out for each line in.
 
@@ -64,6 +66,7 @@ def run(
             is downloaded.
         embed: Print a vector for each line, as a JSON list, instead of doing the task. For encoders.
         allow_pickle: Also read weights from pytorch_model.bin, with a reader that accepts only tensors.
+        parallel: tensor=N divides the model among the N processes that torchrun started. Needs --input or --prompt.
     """
     decoder = replace(
         decoder,
@@ -76,11 +79,15 @@ def run(
     given = given_options(answer, writing, decoder, embed=embed)
     check_ranges(given)
     _check_streams(input_and_output, decoder)
+    if parallel and input_and_output.input is None and decoder.prompt is None:
+        raise UsageError(f"--parallel {parallel} reads no stdin, which processes cannot share: expected --input FILE")
     path = find_model(path)
     kind = _task_of(path)
     if kind is not None:  # before the model is loaded, which may take a while
         check_taken(path, kind, given)
-    model = compute.load(path, allow_pickle=allow_pickle)
+    model = compute.load(path, allow_pickle=allow_pickle, parallel=parallel)
+    if is_follower():
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # the first process prints
     check_taken(path, _kind_of(model), given)
     with reporting_truncated(model, truncate=writing.truncate), computing_for_long():
         _use(model, given, input_and_output, answer, decoder)
@@ -93,8 +100,10 @@ def _check_streams(lines: LineOptions, decoder: DecoderOptions) -> None:
             raise UsageError(f"--prompt with --input {lines.input}: expected one of them")
         if lines.output is not None:
             raise UsageError(f"--prompt with --output {lines.output}: use > {lines.output} instead of --output")
-    elif lines.input is None:
-        check_stdin()
+    else:
+        lines.span()  # a wrong --part is refused before the model is loaded
+        if lines.input is None:
+            check_stdin()
 
 
 def _task_of(path: Path) -> str | None:
@@ -125,9 +134,10 @@ def _use(model: Any, given: Given, lines: LineOptions, answers: AnswerOptions, d
         run_lines,
         on_bad=lines.on_bad,
         input=lines.input,
-        output=lines.output,
+        output=None if is_follower() else lines.output,
         as_json=answers.json,
-        quiet=lines.quiet,
+        quiet=lines.quiet or is_follower(),
+        span=lines.span(),
         size=DECODER_CHUNK if isinstance(model, Generator) and model.batch_tokens is None else size,
     )
     if not isinstance(model, Pipeline):

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from glassformer.cli.flag_parser import UsageError
+from glassformer.cli.part_option import read_part
 from glassformer.pipelines.pipeline_registry import DECODER_OPTIONS, PIPELINES, SEQ2SEQ_OPTIONS, PipelineEntry
 
 if TYPE_CHECKING:
+    from glassformer.data.readers.text_files import Span
     from glassformer.decoding import GenerationConfig
 
 MAX_BATCH_TOKENS = 1 << 24
@@ -42,8 +44,24 @@ class LineOptions:
     """Write the answers to this new file instead of stdout. It appears when all lines are answered."""
     on_bad: Literal["error", "skip"] = "skip"
     """Report a line that the model cannot read, write an empty line and continue (skip), or stop at it (error)."""
+    part: str = ""
+    """Answer part I of N of the --input file only, such as 2/8, for array jobs. The outputs of all parts, one after the
+    other, are those of the whole file."""
     quiet: bool = False
     """Show no progress bar and no hints. Errors are still shown."""
+
+    def span(self) -> "Span | None":
+        """Return the lines of --input that --part selects; None for all."""
+        if not self.part:
+            return None
+        from glassformer.data.readers.file_parts import part_of_lines
+
+        index, count = read_part(self.part)
+        if self.input is None or not self.input.is_file():
+            raise UsageError(
+                f"--part {self.part} without an --input file: expected --input FILE, which it is a part of"
+            )
+        return part_of_lines(self.input, index, count)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,6 +21,7 @@ from glassformer.nn import (
     make_norm,
 )
 from glassformer.nn.attention_backends import Backend
+from glassformer.nn.convolved_layer import Convolution, ConvolvedLayer
 from glassformer.nn.disentangled_positions import DisentangledPositions
 
 
@@ -97,7 +98,8 @@ def make_relative(config: ModelConfig) -> DisentangledPositions | None:
         config.relative_buckets,
         config.relative_max_distance,
         config.d_model,
-        norm=_norm(config, config.d_model),
+        norm=_norm(config, config.d_model) if config.relative_norm else None,
+        is_log=config.relative_log,
         dropout=config.dropout,
     )
 
@@ -114,6 +116,8 @@ def make_layer(config: ModelConfig, *, cross: bool, backend: Backend, index: int
         n_kv_heads=config.n_kv_heads,
         head_dim=config.head_dim,
         qkv_bias=config.qkv_bias,
+        key_bias=config.key_bias,
+        relative_proj=config.positions == "disentangled" and not config.share_relative_proj,
         out_bias=config.out_bias,
         qk_norm=config.norm if config.qk_norm else None,
         norm_eps=config.norm_eps,
@@ -138,6 +142,16 @@ def make_layer(config: ModelConfig, *, cross: bool, backend: Backend, index: int
         )
 
     cross_attn = attention() if cross else None
+    if config.conv_kernel is not None and index == 0:
+        convolution = Convolution(
+            config.d_model,
+            config.conv_kernel,
+            activation=config.conv_activation,
+            norm=_norm(config, config.d_model),
+            dropout=config.dropout,
+        )
+        more = {"sublayer": sublayer, "parallel": config.parallel_ffn}
+        return ConvolvedLayer(attention(), ffn, convolution=convolution, **more)
     return Layer(attention(), ffn, cross_attn=cross_attn, sublayer=sublayer, parallel=config.parallel_ffn)
 
 

@@ -89,6 +89,8 @@ class ModelConfig(Checked):
     """Divide the attention scores of the n-th layer by n, as some GPT-2 models do."""
     qkv_bias: bool = True
     """Add a bias to the query, key and value projections."""
+    key_bias: bool = True
+    """Add a bias to the key projection, if qkv_bias is set; DeBERTa v1 has none."""
     out_bias: bool = True
     """Add a bias to the output projection of attention."""
     qk_norm: bool = False
@@ -149,6 +151,12 @@ class ModelConfig(Checked):
     """Number of buckets for relative positions."""
     relative_max_distance: Count = 128
     """Distance from which all relative positions share one bucket."""
+    relative_log: bool = True
+    """Let buckets of large distances widen, with disentangled positions; otherwise each distance has its own."""
+    relative_norm: bool = True
+    """Normalize the vectors of relative positions, with disentangled positions; DeBERTa v1 does not."""
+    share_relative_proj: bool = True
+    """Project vectors of relative positions like queries and keys; otherwise separately, as in DeBERTa v1."""
     relative_bias: bool = False
     """Add T5's relative biases to the attention scores beside other positions, as MPNet does."""
     share_relative_bias: bool = True
@@ -175,6 +183,11 @@ class ModelConfig(Checked):
     """Feed the feed-forward layer with the input of attention, not its output, after its own norm or the same one."""
     share_layers: bool = False
     """Use one layer's weights for all layers."""
+
+    conv_kernel: Count | None = None
+    """Tokens that a convolution beside the first layer of an encoder reads, as in DeBERTa v2; None has none."""
+    conv_activation: HeadActivationName = "tanh"
+    """Activation of that convolution."""
 
     # Head
     head: Literal["none", "language_model", "sequence_class", "token_class", "span", "embedding"] = "none"

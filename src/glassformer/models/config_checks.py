@@ -53,6 +53,12 @@ def _check_combinations(config: ModelConfig) -> None:
             )
     if config.positions == "disentangled":
         _check_disentangled(config)
+    if config.conv_kernel is not None and (config.kind != "encoder" or config.conv_kernel % 2 == 0):
+        raise ValueError(
+            f"conv_kernel={config.conv_kernel} for kind {config.kind!r}: expected None, or an odd number for an encoder"
+        )
+    if config.conv_kernel is not None and config.share_layers:
+        raise ValueError(f"conv_kernel={config.conv_kernel} with share_layers=True: expected one of them")
     if config.token_types and config.kind == "encoder_decoder":
         raise ValueError(
             f"token_types={config.token_types} for kind 'encoder_decoder', which does not support them: expected 0"
@@ -93,7 +99,7 @@ def _check_disentangled(config: ModelConfig) -> None:
         ("relative_buckets", config.relative_buckets >= 4, "4 or more"),
         (
             "relative_max_distance",
-            config.relative_max_distance > config.relative_buckets // 2 + 1,
+            not config.relative_log or config.relative_max_distance > config.relative_buckets // 2 + 1,
             "more than half of relative_buckets",
         ),
     ):

@@ -60,6 +60,7 @@ def forward_flops(config: ModelConfig, *, batch: int, source_length: int = 0, ta
     has_both = config.kind == "encoder_decoder"
     row = _embeddings(config, source_length + target_length)
     row += config.n_encoder_layers * _layer(config, source_length, None)
+    row += source_length * (config.conv_kernel or 0) * _linear(config.d_model, config.d_model)
     row += config.n_decoder_layers * _layer(config, target_length, source_length if has_both else None)
     row += _head(config, target_length if config.n_decoder_layers else source_length)
     return batch * row + config.n_encoder_layers * _relative_vectors(config)

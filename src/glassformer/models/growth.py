@@ -81,8 +81,9 @@ def check_growth(small: ModelConfig, large: ModelConfig) -> None:
             raise ValueError(f"{name}={new}: expected at least {old}, as the model to grow has it")
     if small.positions == "disentangled":
         raise ValueError("positions='disentangled': a model with this kind of positions cannot grow yet")
-    if small.head_width is not None:
-        raise ValueError(f"head_width={small.head_width}: a model with this setting cannot grow yet")
+    for name in ("head_width", "conv_kernel"):
+        if getattr(small, name) is not None:
+            raise ValueError(f"{name}={getattr(small, name)}: a model with this setting cannot grow yet")
     _check_depth(small, large)
     _check_width(small, large)
     _check_heads(small, large)

@@ -67,6 +67,32 @@ def deberta_v3_base() -> ModelConfig:
     )
 
 
+def deberta_base() -> ModelConfig:
+    """Return the config of DeBERTa v1 base (He et al. 2021), which projects relative positions separately."""
+    return replace(
+        deberta_v3_base(),
+        vocab_size=50265,
+        relative_buckets=512,
+        relative_log=False,
+        relative_norm=False,
+        share_relative_proj=False,
+        key_bias=False,
+    )
+
+
+def deberta_v2_xlarge() -> ModelConfig:
+    """Return the config of DeBERTa v2 xlarge (He et al. 2021), with a convolution beside the first layer."""
+    return replace(
+        deberta_v3_base(),
+        n_encoder_layers=24,
+        d_model=1536,
+        n_heads=24,
+        d_ff=6144,
+        conv_kernel=3,
+        conv_activation="gelu",
+    )
+
+
 def mpnet_base() -> ModelConfig:
     """Return the config of MPNet base (Song et al. 2020), with learned positions and relative biases."""
     return replace(
@@ -275,6 +301,8 @@ FULL_SIZE: dict[str, Callable[[], ModelConfig]] = {
     "bert-base": bert_base,
     "albert-base": albert_base,
     "deberta-v3-base": deberta_v3_base,
+    "deberta-base": deberta_base,
+    "deberta-v2-xlarge": deberta_v2_xlarge,
     "mpnet-base": mpnet_base,
     "nomic-bert": nomic_bert,
     **DECODERS,

@@ -24,15 +24,24 @@ class RelativeVectors(NamedTuple):
 
 
 class DisentangledPositions(nn.Module):
-    """The table of relative positions: a learned vector for each bucket of distances, with a norm.
+    """The table of relative positions: a learned vector for each bucket of distances, with an optional norm.
 
     Distances below `n_buckets` / 2 have a bucket each. Larger ones, up to `max_distance`, share buckets whose width
-    grows logarithmically.
+    grows logarithmically. Without `is_log`, every distance below `n_buckets` has a bucket of its own.
     """
 
-    def __init__(self, n_buckets: int, max_distance: int, width: int, *, norm: nn.Module, dropout: float = 0.0):
+    def __init__(
+        self,
+        n_buckets: int,
+        max_distance: int,
+        width: int,
+        *,
+        norm: nn.Module | None,
+        is_log: bool = True,
+        dropout: float = 0.0,
+    ):
         super().__init__()
-        self.n_buckets, self.max_distance = n_buckets, max_distance
+        self.n_buckets, self.max_distance, self.is_log = n_buckets, max_distance, is_log
         self.weight = nn.Parameter(torch.empty(2 * n_buckets, width).normal_(std=0.02))
         self.norm = norm
         self.dropout = Dropout(dropout)
@@ -40,10 +49,13 @@ class DisentangledPositions(nn.Module):
     def forward(self, queries: Tensor, keys: Tensor) -> RelativeVectors:
         """Return the vectors, and the row of each pair of query positions (B or 1, T) and key positions (B or 1, S)."""
         distance = queries[:, :, None] - keys[:, None, :]  # (B or 1, T, S)
-        return RelativeVectors(self.dropout(self.norm(self.weight)), self.row(distance))
+        vectors = self.weight if self.norm is None else self.norm(self.weight)
+        return RelativeVectors(self.dropout(vectors), self.row(distance))
 
     def row(self, distance: Tensor) -> Tensor:
         """Return the row of the table for each distance, query position minus key position."""
+        if not self.is_log:
+            return (distance + self.n_buckets).clamp(0, 2 * self.n_buckets - 1)
         half = self.n_buckets // 2
         size = distance.abs().clamp_min(half - 1)  # small distances are not used below
         # In float32, as in HF's code: the last digit decides on which side of a border a distance falls.

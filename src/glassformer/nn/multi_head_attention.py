@@ -44,6 +44,8 @@ class MultiHeadAttention(nn.Module):
         n_kv_heads: Number of key-value heads, each shared by n_heads / n_kv_heads query heads. Fewer than `n_heads` is
             grouped-query attention (Ainslie et al. 2023), 1 is multi-query attention. The default is `n_heads`.
         head_dim: Size of one head. The default is d_model / n_heads.
+        key_bias: Whether the key projection has a bias, if the others have one.
+        relative_proj: Whether vectors of relative positions have projections besides those of queries and keys.
         qk_norm: Kind of norm, one of those in `norms.py`, that is applied to each head's queries and keys before q kᵀ
             is computed. None applies no norm.
         scale: Factor that multiplies q kᵀ. The default is 1/√head_dim.
@@ -59,6 +61,8 @@ class MultiHeadAttention(nn.Module):
         n_kv_heads: int | None = None,
         head_dim: int | None = None,
         qkv_bias: bool = True,
+        key_bias: bool = True,
+        relative_proj: bool = False,
         out_bias: bool = True,
         qk_norm: NormKind | None = None,
         norm_eps: float = 1e-6,
@@ -80,9 +84,12 @@ class MultiHeadAttention(nn.Module):
         self.d_model, self.n_heads, self.n_kv_heads, self.head_dim = d_model, n_heads, n_kv_heads, head_dim
 
         self.q_proj = nn.Linear(d_model, n_heads * head_dim, bias=qkv_bias)
-        self.k_proj = nn.Linear(d_model, n_kv_heads * head_dim, bias=qkv_bias)
+        self.k_proj = nn.Linear(d_model, n_kv_heads * head_dim, bias=qkv_bias and key_bias)
         self.v_proj = nn.Linear(d_model, n_kv_heads * head_dim, bias=qkv_bias)
         self.out_proj = nn.Linear(n_heads * head_dim, d_model, bias=out_bias)
+        self.relative_q_proj = nn.Linear(d_model, n_heads * head_dim, bias=qkv_bias) if relative_proj else None
+        has_key_bias = qkv_bias and key_bias
+        self.relative_k_proj = nn.Linear(d_model, n_heads * head_dim, bias=has_key_bias) if relative_proj else None
         self.qkv_proj: nn.Module | None = None
         """The three input projections fused into one; set only in packed models (`runtime/packed_model.py`)."""
         self.q_norm = make_norm(qk_norm, head_dim, norm_eps, bias=norm_bias) if qk_norm else None
@@ -174,7 +181,9 @@ class MultiHeadAttention(nn.Module):
 
     def _project_vectors(self, table: Tensor) -> tuple[Tensor, Tensor]:
         """Return the query and key projections of vectors (N, C), split into heads: two of (H, N, D)."""
-        if self.qkv_proj is not None:
+        if self.relative_q_proj is not None and self.relative_k_proj is not None:
+            q, k = self.relative_q_proj(table), self.relative_k_proj(table)
+        elif self.qkv_proj is not None:
             width = self.n_heads * self.head_dim
             q, k, _ = self.qkv_proj(table).split([width, width, width], -1)
         else:

@@ -112,7 +112,7 @@ class Generator(Pipeline):
 
     def answer_to(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """Tokenize a conversation with the chat template, so that the model continues it with its answer."""
-        from glassformer.text.chat import render_chat  # imports jinja2
+        from glassformer.text.chat_rendering import render_chat  # imports jinja2
 
         template = self.tokenizer.chat_template
         if template is None or isinstance(self.tokenizer, Tokenizer):

@@ -44,6 +44,7 @@ def load(
     batch_tokens: int | None = None,
     truncate: bool = False,
     allow_pickle: bool = False,
+    parallel: str = "",
 ) -> Loaded:
     """Load a model as a pipeline that is ready to use.
 
@@ -72,6 +73,8 @@ def load(
         truncate: Cut inputs that are longer than the model's limit, and count them in the pipeline's `n_truncated`. By
             default a model that writes text raises a ValueError, and an encoder cuts them and logs a warning.
         allow_pickle: Also read weights from pytorch_model.bin, with a reader that accepts only tensors.
+        parallel: "tensor=N" divides the layers among the N processes that torchrun started; all of them make the same
+            calls. Empty is one process.
 
     >>> import glassformer as gf
     >>> _ = gf.train("classification", data="reviews.tsv", out="my-classifier", minutes=5)
@@ -84,14 +87,21 @@ def load(
     prepared = choose_preparation(
         device=device, dtype=dtype, quantize=quantize, stored_format=lambda: stored_format(path, allow_pickle)
     )
+    if parallel and (quantize != "none" or compile == "on"):
+        raise ValueError(f"parallel={parallel!r} with quantize={quantize!r}, compile={compile!r}: expected neither")
+    n_processes = _join(parallel, prepared.device) if parallel else 1
     read_model = partial(
         load_model,
         dtype=prepared.dtype,
-        when_filled=prepared.prepare_module,
-        keep_quantized=prepared.keeps_quantized,
+        when_filled=None if parallel else prepared.prepare_module,
+        keep_quantized=prepared.keeps_quantized and not parallel,
     )
     with naming_errors(path):
         pipeline: Any = _load(path, read_model, allow_pickle)
+    if n_processes > 1:
+        from glassformer.pipelines.split_model import split_model
+
+        split_model(pipeline.model, n_processes, prepared.device)
     pipeline.model = prepared.finish(pipeline.model)
     if check_compile(compile) == "on":
         if not isinstance(pipeline.model, DecoderModel | EncoderDecoderModel):
@@ -101,6 +111,13 @@ def load(
     pipeline.batch_tokens, pipeline.truncate = batch_tokens or on_gpu, truncate
     loaded: Loaded = pipeline
     return loaded
+
+
+def _join(parallel: str, device: torch.device) -> int:
+    """Join the processes that share the model, and return their number. Only this needs code of training."""
+    from glassformer.pipelines.split_model import join_for_inference
+
+    return join_for_inference(parallel, device)
 
 
 def _tokenizer_in_file(path: Path, opened: ExternalModel) -> PretrainedTokenizer:

@@ -25,6 +25,8 @@ class PipelineEntry(NamedTuple):
     """The options of `glassformer run` that such a model takes, in addition to those that all models take."""
     about: str = ""
     """A description of the model and its training data, for `glassformer train --help`."""
+    has_demo: bool = True
+    """Whether `glassformer demo` can show it. A task that needs a pretrained model has none."""
 
 
 SEQ2SEQ_OPTIONS: tuple[RunOption, ...] = ("n_best", "scores", "writing")
@@ -87,6 +89,20 @@ PIPELINES = {
         DECODER_OPTIONS,
         "a language model like GPT, from plain texts",
     ),
+    "chat": PipelineEntry(
+        "chat_model.ChatModel",
+        "a chat model",
+        DECODER_OPTIONS,
+        "a chat model, from a pretrained decoder and conversations",
+        has_demo=False,
+    ),
+    "preference": PipelineEntry(
+        "chat_model.PreferenceModel",
+        "a chat model with preferences",
+        DECODER_OPTIONS,
+        "a chat model, from a pretrained decoder and preferred answers (DPO)",
+        has_demo=False,
+    ),
     "translation": PipelineEntry(
         "translator.Translator", "a translator", SEQ2SEQ_OPTIONS, "a translator from sentence pairs"
     ),
@@ -98,6 +114,11 @@ FIRST_TASK = "translation"
 """The task of model folders without `task.json`, which were written when there was only this task."""
 DATA_SETTINGS = ("data", "language_origins")
 """Entries of `task.json` about the training data. The other entries are "task" and the settings of the pipeline."""
+
+
+def demo_tasks() -> dict[str, PipelineEntry]:
+    """Return the entries of the tasks that `glassformer demo` can show, by name."""
+    return {name: entry for name, entry in PIPELINES.items() if entry.has_demo}
 
 
 def pipeline_named(task: str) -> type[Any]:

@@ -36,6 +36,7 @@ class Config:
     attention_scale: float | None = None
     scale_by_depth: bool = False
     qkv_bias: bool = True
+    key_bias: bool = True
     out_bias: bool = True
     qk_norm: bool = False
     sliding_window: int | None = None
@@ -63,6 +64,9 @@ class Config:
     rope_long_divisors: tuple[float, ...] | None = None
     relative_buckets: int = 32
     relative_max_distance: int = 128
+    relative_log: bool = True
+    relative_norm: bool = True
+    share_relative_proj: bool = True
     relative_bias: bool = False
     share_relative_bias: bool = True
     scale_embeddings: bool = False
@@ -74,6 +78,8 @@ class Config:
     residual_multiplier: float = 1.0
     parallel_ffn: str = "none"
     share_layers: bool = False
+    conv_kernel: int | None = None
+    conv_activation: str = "tanh"
     head: str = "none"
     n_labels: int | None = None
     head_transform: bool = False

@@ -11,25 +11,27 @@ from glassformer.reference.positions import distance_ahead
 
 
 class RelativeTable:
-    """A learned vector for each bucket of distances, with a norm, shared by all layers of a stack."""
+    """A learned vector for each bucket of distances, with an optional norm, shared by all layers of a stack."""
 
     def __init__(self, params: Parameters, config: Config):
         self.params, self.n_buckets, self.max_distance = params, config.relative_buckets, config.relative_max_distance
-        self.norm = make_norm(config.norm, params.at("norm"), config.norm_eps)
+        self.norm = make_norm(config.norm, params.at("norm"), config.norm_eps) if config.relative_norm else None
+        self.is_log = config.relative_log
 
     def forward(self, positions: Array) -> tuple[Array, Array]:
         """Return the vectors (2N, C) and the row of each pair of tokens: positions (B, T) -> (B, T, T)."""
         rows = np.vectorize(self.row, otypes=[int])(-distance_ahead(positions))
-        return self.norm.forward(self.params["weight"]), rows
+        weight = self.params["weight"]
+        return weight if self.norm is None else self.norm.forward(weight), rows
 
     def backward(self, dtable: Array) -> None:
         """Add the gradient of the learned vectors, given that of the normalized ones."""
-        self.params.add_grad("weight", self.norm.backward(dtable))
+        self.params.add_grad("weight", dtable if self.norm is None else self.norm.backward(dtable))
 
     def row(self, distance: int) -> int:
         """Return the row for a distance, query position minus key position. Far distances share rows."""
         half, bucket = self.n_buckets // 2, int(distance)
-        if abs(bucket) > half:
+        if self.is_log and abs(bucket) > half:
             growth = np.log(np.float32(abs(bucket)) / np.float32(half)) / np.float32(
                 math.log((self.max_distance - 1) / half)
             )
@@ -42,7 +44,8 @@ class DisentangledBias:
 
     def __init__(self, params: Parameters, config: Config):
         self.config = config
-        self.q_proj, self.k_proj = Linear(params.at("q_proj")), Linear(params.at("k_proj"))
+        start = "" if config.share_relative_proj else "relative_"
+        self.q_proj, self.k_proj = Linear(params.at(f"{start}q_proj")), Linear(params.at(f"{start}k_proj"))
 
     def forward(self, q: Array, k: Array, table: Array, rows: Array) -> Array:
         """Return the bias of the scores for q and k (B, H, T, D): (B, H, T, T)."""

@@ -84,7 +84,12 @@ def _stack(shapes: Shapes, name: str, config: Config, depth: int, *, cross: bool
         _norm(shapes, f"{name}.norm", config, config.d_model)
     if config.positions == "disentangled":
         shapes[f"{name}.relative.weight"] = (2 * config.relative_buckets, config.d_model)
-        _norm(shapes, f"{name}.relative.norm", config, config.d_model)
+        if config.relative_norm:
+            _norm(shapes, f"{name}.relative.norm", config, config.d_model)
+    if config.conv_kernel is not None:
+        shapes[f"{name}.layers.0.convolution.conv.weight"] = (config.d_model, config.d_model, config.conv_kernel)
+        shapes[f"{name}.layers.0.convolution.conv.bias"] = (config.d_model,)
+        _norm(shapes, f"{name}.layers.0.convolution.norm", config, config.d_model)
     if config.has_relative_bias:
         n_tables = 1 if config.share_layers else depth
         for part in [""] if config.share_relative_bias else [f".{index}" for index in range(n_tables)]:
@@ -93,8 +98,13 @@ def _stack(shapes: Shapes, name: str, config: Config, depth: int, *, cross: bool
 
 def _attention(shapes: Shapes, name: str, config: Config) -> None:
     for projection, heads in (("q_proj", config.n_heads), ("k_proj", config.kv_heads), ("v_proj", config.kv_heads)):
-        _linear(shapes, f"{name}.{projection}", config.d_model, heads * config.head_size, config.qkv_bias)
+        bias = config.qkv_bias and (config.key_bias or projection != "k_proj")
+        _linear(shapes, f"{name}.{projection}", config.d_model, heads * config.head_size, bias)
     _linear(shapes, f"{name}.out_proj", config.n_heads * config.head_size, config.d_model, config.out_bias)
+    if config.positions == "disentangled" and not config.share_relative_proj:
+        for projection, bias in (("relative_q_proj", True), ("relative_k_proj", config.key_bias)):
+            width = config.n_heads * config.head_size
+            _linear(shapes, f"{name}.{projection}", config.d_model, width, config.qkv_bias and bias)
     if config.qk_norm:
         for norm in ("q_norm", "k_norm"):
             _norm(shapes, f"{name}.{norm}", config, config.head_size)

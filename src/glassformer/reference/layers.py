@@ -7,6 +7,7 @@ import numpy as np
 from glassformer.reference.attention import MultiHeadAttention
 from glassformer.reference.blocks import FeedForward, make_norm
 from glassformer.reference.config import Config
+from glassformer.reference.convolution import Convolution
 from glassformer.reference.disentangled import RelativeTable
 from glassformer.reference.parameters import Array, Parameters
 from glassformer.reference.positions import RelativeBias, alibi, rotary_angles, rotary_rates
@@ -135,6 +136,9 @@ class Stack:
             for index, name in enumerate(names)
         ]
         self.norm = make_norm(config.norm, params.at("norm"), config.norm_eps) if config.has_final_norm else None
+        self.convolution: Convolution | None = None
+        if config.conv_kernel is not None:
+            self.convolution = Convolution(params.at("layers.0.convolution"), config)
         self.relative = RelativeTable(params.at("relative"), config) if config.positions == "disentangled" else None
         # One table for all layers, or one for each. A table of a shared layer is used many times, as the layer is.
         self.tables: list[RelativeBias] = []
@@ -171,7 +175,9 @@ class Stack:
         relative = None if self.relative is None else self.relative.forward(positions)
         for index, layer in enumerate(self.layers):
             bias = biases[index % len(biases)] if biases else None
-            x = layer.forward(x, allowed, bias, angles, memory, memory_allowed, relative)
+            before, x = x, layer.forward(x, allowed, bias, angles, memory, memory_allowed, relative)
+            if index == 0 and self.convolution is not None:  # a key that some query may attend to is no padding
+                x = self.convolution.forward(before, x, np.asarray(allowed.any((1, 2))))
         return x if self.norm is None else self.norm.forward(x)
 
     def backward(self, dy: Array) -> tuple[Array, Array | None]:
@@ -184,7 +190,11 @@ class Stack:
         if self.norm is not None:
             dy = self.norm.backward(dy)
         for index, layer in reversed([*enumerate(self.layers)]):
+            dbefore: Array | float = 0.0
+            if index == 0 and self.convolution is not None:
+                dbefore, dy = self.convolution.backward(dy)
             dy, dmemory_here, dbias = layer.backward(dy)
+            dy = dy + dbefore
             if dmemory_here is not None:
                 dmemory = dmemory_here if dmemory is None else dmemory + dmemory_here
             if dbiases:

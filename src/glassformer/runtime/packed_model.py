@@ -58,7 +58,7 @@ def share_fused_storage(module: nn.Module) -> None:
     """
     for layers in _fusible(module):
         _put_side_by_side([layer.weight for layer in layers])
-        if layers[0].bias is not None:
+        if all(layer.bias is not None for layer in layers):
             _put_side_by_side([layer.bias for layer in layers])
 
 
@@ -101,6 +101,8 @@ def concatenate_linears(layers: list[nn.Linear]) -> nn.Linear:
     """
     weight = _concatenated([layer.weight for layer in layers])
     biases = [layer.bias for layer in layers if layer.bias is not None]
+    if biases and len(biases) < len(layers):  # a missing bias is zero
+        biases = [layer.weight.new_zeros(len(layer.weight)) if layer.bias is None else layer.bias for layer in layers]
     whole = nn.Linear(layers[0].in_features, len(weight), bias=bool(biases), device="meta")
     whole.weight = nn.Parameter(weight, requires_grad=False)
     if biases:

@@ -58,7 +58,7 @@ async def _start(server: ServerState, body: ChatRequest, stack: AsyncExitStack) 
 
 def _read(body: ChatRequest, model: ServedModel) -> list[int]:
     """Return the token ids of a conversation, by the model's chat template."""
-    from glassformer.text.chat import render_chat  # imports jinja2
+    from glassformer.text.chat_rendering import render_chat  # imports jinja2
 
     pipeline = model.pipeline
     template = pipeline.tokenizer.chat_template

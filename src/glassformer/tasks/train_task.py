@@ -1,7 +1,9 @@
 """Train the model of a task from start to end: choose defaults, prepare the data, train, score and save the model."""
 
+import json
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,8 +12,10 @@ from typing import Any
 import torch
 
 from glassformer.checkpoint import OutputExistsError
+from glassformer.checkpoint.external_formats import ORIGIN
 from glassformer.checkpoint.output_folder import check_output
 from glassformer.metrics.scores import Scores
+from glassformer.models import EncoderModel
 from glassformer.models.transformer import Model
 from glassformer.progress import Step, reporting, say
 from glassformer.runtime.devices import choose_device
@@ -23,12 +27,14 @@ from glassformer.tasks.large_data import use_prepared
 from glassformer.tasks.prepared import Prepared, SplitName
 from glassformer.tasks.recipes import recipe_text
 from glassformer.tasks.training_run import train_run
+from glassformer.training.adapter_folder import AdapterFiles, adapter_files, write_adapter
 from glassformer.training.callbacks import Callbacks, tell_model_saved
 from glassformer.training.fingerprints import paths_of
-from glassformer.training.lora import add_adapters, merge_adapters, n_trained
+from glassformer.training.lora import add_adapters, merge_adapters, n_trained, narrowed
 from glassformer.training.parallel import Parallel, read_layout
+from glassformer.training.precision import is_bf16_on_gpu
 from glassformer.training.processes import Processes, joined
-from glassformer.training.run_folder import RunFolder
+from glassformer.training.run_folder import RunFolder, flatten
 from glassformer.training.shared_run import FollowedRun, kept_texts, open_shared_run
 from glassformer.training.state import TrainState
 from glassformer.training.training_speed import using_threads
@@ -72,12 +78,13 @@ def train_task(
             take=lambda texts: run.kept.update(texts) if isinstance(run, FollowedRun) else None,
         )
         processes.check_equal("other data", run.inputs, "Every process needs the same files")
-        processes.check_equal("other options", run.config, "Start every process with the same command")
-        state = _train_model(task, ready, run, callbacks, chosen, parallel, began)
+        settings = flatten(run.config, run.inputs)  # the same files may have other paths elsewhere
+        processes.check_equal("other options", settings, "Start every process with the same command")
+        state, adapter = _train_model(task, ready, run, callbacks, chosen, parallel, began)
         scores: Scores | None = None
         with processes.together():
             if processes.is_leader:
-                scores = _score_and_save(task, ready, state, folder, run, overwrite=overwrite)
+                scores = _score_and_save(task, ready, state, adapter, folder, run, overwrite=overwrite)
         found = processes.broadcast(scores)
         assert found is not None
         if processes.is_leader:
@@ -114,43 +121,55 @@ def _train_model(
     chosen: list[str],
     parallel: Parallel,
     began: float,
-) -> TrainState:
-    """Train the model in place, and return the final counters."""
+) -> tuple[TrainState, AdapterFiles | None]:
+    """Train the model in place, and return the final counters, and the adapter if it alone is to be saved."""
     train = task.config.train
     ready.pipeline.truncate = True  # validation reads inputs that are too long as training does: it cuts them
     model, notes = ready.pipeline.model, [*chosen, *ready.notes]
     model.set_gradient_checkpointing(train.gradient_checkpointing)
     if train.lora_rank:
+        if train.lora_save == "adapter":
+            check_adapter_alone(model)
         adapted = add_adapters(model, train, ready.new_parameters)
         share = n_trained(model) / model.n_parameters()
         notes.append(f"{len(adapted)} matrices have adapters of rank {train.lora_rank}: {share:.1%} of all learns")
     usual: TaskConfig = task.Config()  # every task has a default for each part
-    state = train_run(
-        run,
-        model,
-        train,
-        batches=ready.batches,
-        loss=lambda module: partial(task.loss, module),
-        evaluate=ready.evaluate,
-        flops=partial(task.flops, model),
-        notes=notes,
-        score=ready.pipeline.score,
-        test=ready.test,
-        began=began,
-        warmup_is_given=train.warmup != usual.train.warmup if task.given is None else "train.warmup" in task.given,
-        validation=ready.validation,
-        callbacks=callbacks,
-        parallel=parallel,
-    )
+    is_narrow = bool(train.lora_rank) and is_bf16_on_gpu(train, model)
+    with narrowed(model, torch.bfloat16) if is_narrow else nullcontext():
+        state = train_run(
+            run,
+            model,
+            train,
+            batches=ready.batches,
+            loss=lambda module: partial(task.loss, module),
+            evaluate=ready.evaluate,
+            flops=partial(task.flops, model),
+            notes=notes,
+            score=ready.pipeline.score,
+            test=ready.test,
+            began=began,
+            warmup_is_given=train.warmup != usual.train.warmup if task.given is None else "train.warmup" in task.given,
+            validation=ready.validation,
+            callbacks=callbacks,
+            parallel=parallel,
+        )
+    adapter = collect_adapter(model, ready.pipeline, task.config) if train.lora_save == "adapter" else None
     if train.lora_rank:
         merge_adapters(model)
-    return state
+    return state, adapter
 
 
 def _score_and_save(
-    task: AnyTask, ready: Prepared[Any, Any], state: TrainState, out: Path, run: RunFolder, *, overwrite: bool
+    task: AnyTask,
+    ready: Prepared[Any, Any],
+    state: TrainState,
+    adapter: AdapterFiles | None,
+    out: Path,
+    run: RunFolder,
+    *,
+    overwrite: bool,
 ) -> Scores:
-    """Compute the final scores of the trained model, write its folder, and return the scores."""
+    """Compute the final scores of the trained model, write its folder or that of the adapter, and return the scores."""
     ready.finish()
     split: SplitName = "test" if ready.is_test else "validation"
     about = task.scored_on(split, len(ready.test), ready.pipeline.scoring_method())
@@ -161,12 +180,30 @@ def _score_and_save(
         say(f"final scores: {ready.pipeline.truncation_note()}")
     card = make_card(task, out, ready, state, scores)
     save = partial(ready.pipeline.save, card=card, data=task.config.data, owner=run.id)
+    if adapter is not None:
+        save = partial(write_adapter, adapter=adapter, card=card, owner=run.id)
     try:
         save(out, overwrite=overwrite)
     except OutputExistsError as error:  # files were put there while the model trained
         save(run.path / "model", overwrite=True)
         raise OutputExistsError(f"{error}. The trained model is in {run.path / 'model'}") from error
     return scores
+
+
+def check_adapter_alone(model: Model) -> None:
+    """Raise ValueError if the adapter alone would not be the whole of what is learned, because the head is new."""
+    if model.config.head != "language_model" or isinstance(model, EncoderModel):
+        raise ValueError(
+            f"lora_save='adapter' for a model with head={model.config.head!r}: expected 'merged', because the adapter "
+            "does not hold the head"
+        )
+
+
+def collect_adapter(model: Model, pipeline: Any, config: TaskConfig) -> AdapterFiles:
+    """Return the files of the trained adapter in PEFT's format."""
+    assert config.start_from is not None
+    origin = json.loads(pipeline.base_files[ORIGIN]) if pipeline.base_files else {}
+    return adapter_files(model, config.start_from.resolve(), origin.get("model_type"))
 
 
 def make_card(task: AnyTask, out: Path, ready: Prepared[Any, Any], state: TrainState, scores: Scores) -> str:
@@ -223,6 +260,8 @@ def _check_options(task: AnyTask) -> None:
         raise ValueError(
             f"--from {task.config.start_from} and --grow-from {task.config.grow_from}: expected one of them"
         )
+    if train.lora_save == "adapter" and not train.lora_rank:
+        raise ValueError("lora_save='adapter' without adapters: expected --lora-rank")
     if train.lora_rank and task.config.start_from is None:
         raise ValueError(f"lora_rank={train.lora_rank} without a model to adapt: expected one to begin with (--from)")
 

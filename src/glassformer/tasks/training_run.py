@@ -98,14 +98,17 @@ def train_run(
     estimate = estimate_run(trainer, flops, lambda: score_samples(model, score, test))
     watch = MemoryWatch(trainer)
     state = TrainState() if run.record is None else newest_state(run.checkpoints)
-    plan = make_plan(run, config, estimate, state, began=began, warmup_is_given=warmup_is_given)
+    processes = trainer.parallel.processes
+    with processes.together():
+        plan = make_plan(run, config, estimate, state, began=began, warmup_is_given=warmup_is_given)
+    plan = processes.broadcast(plan)
     run.begin(plan, state.position)
     update_seconds = estimate.seconds / config.updates
     ramp = plan.ramp(config.batch_ramp)
     share = ramp.full_updates(plan.end) / config.updates  # the estimate is of full batches
     estimate = replace(estimate, flops=round(estimate.flops * share), seconds=estimate.seconds * share)
     trainer.plan, trainer.config = plan, replace(config, updates=plan.end, warmup=plan.warmup)
-    is_leader = trainer.parallel.processes.is_leader
+    is_leader = processes.is_leader
     with (Journal if is_leader else SilentJournal)(run.path, trainer.config) as journal:
         trainer.warn, journal.validation = journal.say, validation
         attach(
@@ -141,9 +144,13 @@ def train_run(
                 budget,
                 update_seconds=update_seconds,
                 record=record,
-                rehearse=lambda: rehearse(model, score, test),
+                # A sharded model is whole during a validation only, which takes about as long.
+                rehearse=lambda: (
+                    rehearse(model, score, test) if trainer.model is model else trainer.validation_seconds or 0.0
+                ),
             )
-            trainer.correct, trainer.wants_validation = planner.correct, planner.wants_validation
+            trainer.correct = processes.by_leader(planner.correct)
+            trainer.wants_validation = processes.by_leader(planner.wants_validation)
             trainer.is_correction_due = planner.is_correction_due
         trainer.run()
         truth = MeasuredCost(

@@ -23,6 +23,7 @@ from glassformer.models import Model
 from glassformer.models.heads import LanguageModelHead
 from glassformer.nn import Embeddings, FeedForward, Layer, MultiHeadAttention
 from glassformer.runtime.packed_model import OUTPUT_ALIGNMENT, PaddedLinear
+from glassformer.training.lora import AdaptedLinear
 
 
 class _Place(NamedTuple):
@@ -127,12 +128,15 @@ class ComputeCopy:
 def can_copy(model: nn.Module) -> bool:
     """Whether a `ComputeCopy` of the model can be made: of our models in float32 without adapters or hooks.
 
-    LoRA computes a layer's weight from others, and hooks would see the copy instead of the model.
+    The layers of LoRA have parameters of their own, and hooks would see the copy instead of the model.
     """
     if not isinstance(model, Model):
         return False
     modules = list(model.modules())
-    is_plain = not any(parametrize.is_parametrized(module) or module._forward_hooks for module in modules)
+    is_plain = not any(
+        isinstance(module, AdaptedLinear) or parametrize.is_parametrized(module) or module._forward_hooks
+        for module in modules
+    )
     return is_plain and all(parameter.dtype == torch.float32 for parameter in model.parameters())
 
 

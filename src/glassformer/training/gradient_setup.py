@@ -1,7 +1,7 @@
 """How the gradients of a run are computed: by the model or a copy of it, compiled or not, by CUDA graphs or not."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal
 
@@ -12,6 +12,7 @@ from glassformer.models import DecoderModel, Model
 from glassformer.training.compiled_layers import compile_layers, training_attention, uncompile_layers
 from glassformer.training.compute_copy import ComputeCopy, can_copy
 from glassformer.training.gradients import Batch, Gradients, GraphedGradients, can_graph
+from glassformer.training.lora import is_narrowed
 from glassformer.training.parallel import Parallel
 from glassformer.training.precision import autocast
 from glassformer.training.train_config import TrainConfig
@@ -66,11 +67,10 @@ class GradientSetup(Generic[Batch]):
         """Return a new accumulator of gradients, by CUDA graphs if possible. `loss` replaces the loss of the run."""
         if loss is None:
             loss = self.loss if self.copy is None or self.loss_of is None else self.loss_of(self.copy.module)
+        options: dict[str, Any] = {"device": self.device, "autocast": self.context, "attention": self.attention}
         if self.config.cuda_graphs and can_graph(self.model, self.device) and not self.parallel.is_active:
-            return GraphedGradients(
-                self.model, loss, device=self.device, autocast=self.context, copy=self.copy, warn=self.warn
-            )
-        return Gradients(self.model, loss, device=self.device, autocast=self.context, copy=self.copy)
+            return GraphedGradients(self.model, loss, copy=self.copy, warn=self.warn, **options)
+        return Gradients(self.model, loss, copy=self.copy, **options)
 
     @property
     def copy_bytes(self) -> int:
@@ -85,8 +85,11 @@ class GradientSetup(Generic[Batch]):
     @contextmanager
     def context(self) -> Iterator[None]:
         """Context manager in which a loss is computed: with the precision and attention kernels of training."""
-        is_cast = (self._is_narrow and self.copy is not None) or self.parallel.casts(self.precision)
-        precision = "fp32" if is_cast else self.precision
-        is_long = isinstance(self.model, DecoderModel)
-        with autocast(precision, self.device), training_attention(self.device, long=is_long):
+        is_bf16 = self._is_narrow and (self.copy is not None or is_narrowed(self.model))
+        precision = "fp32" if is_bf16 or self.parallel.casts(self.precision) else self.precision
+        with autocast(precision, self.device), self.attention():
             yield
+
+    def attention(self) -> AbstractContextManager[None]:
+        """Return the context manager that chooses the attention kernels of training."""
+        return training_attention(self.device, long=isinstance(self.model, DecoderModel))

@@ -45,6 +45,7 @@ class Gradients(Generic[Batch]):
 
     `loss` returns the *sum* of a batch's token losses. `autocast` returns the context manager, for the precision
     of training, in which `loss` is computed. `copy` is the copy of the model that `loss` belongs to, if it is one.
+    `attention` returns the context manager that chooses the attention kernels, for the backward pass.
     """
 
     def __init__(
@@ -55,12 +56,14 @@ class Gradients(Generic[Batch]):
         device: torch.device,
         autocast: Callable[[], AbstractContextManager[object]],
         copy: ComputeCopy | None = None,
+        attention: Callable[[], AbstractContextManager[object]] = nullcontext,
     ):
         self.model = model
         self.parameters = list(model.parameters())
         self.loss = loss
         self.device = device
         self.autocast = autocast
+        self.attention = attention
         self.copy = copy
         self._is_empty = True
         """Whether the gradients were cleared and none has been added since."""
@@ -96,7 +99,8 @@ class Gradients(Generic[Batch]):
         """Compute the loss times `factor`, and leave its gradient in the parameters that it depends on."""
         with self.autocast(), fast_linears(self.model) if is_worthwhile(self.device) else nullcontext():
             loss = self.loss(batch) * factor
-        (loss * scale).backward()  # type: ignore[no-untyped-call]
+        with self.attention():  # gradient checkpointing computes layers again, and has to choose the same kernels
+            (loss * scale).backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
 

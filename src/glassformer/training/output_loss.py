@@ -53,6 +53,7 @@ class OutputLoss(torch.autograd.Function):
         losses = replace_by_gradient(logits, answers, n_classes=n_classes, smoothing=smoothing, ignore=ignored)
         ctx.save_for_backward(inputs, weight, logits)
         ctx.has_bias = bias is not None
+        ctx.is_trained = weight.requires_grad
         return losses.sum()
 
     @override
@@ -62,6 +63,6 @@ class OutputLoss(torch.autograd.Function):
         inputs, weight, gradient = ctx.saved_tensors
         (factor,) = factors
         to_inputs = (gradient @ weight).mul_(factor)
-        to_weight = (gradient.T @ inputs).mul_(factor)
+        to_weight = (gradient.T @ inputs).mul_(factor) if ctx.is_trained else None
         to_bias = (gradient.sum(0, dtype=torch.float32) * factor).to(weight.dtype) if ctx.has_bias else None
         return to_inputs, to_weight, to_bias, None, None, None, None

@@ -120,13 +120,12 @@ class Parallel:
     def _check(self, config: TrainConfig) -> None:
         refused = {"offload": config.offload and not self.layout.is_sharded}
         if self.is_active:
-            refused |= {"adversarial": bool(config.adversarial), "minutes": bool(config.minutes)}
+            refused["adversarial"] = bool(config.adversarial)
         if self.layout.is_sharded:
             refused |= {"lora_rank": bool(config.lora_rank), "optimizer": config.optimizer == "muon"}
         why = {
             "offload": "parameters are moved to the CPU in shards, expected --parallel shard=N beside it",
             "adversarial": "several processes cannot train this way, expected 0",
-            "minutes": "several processes need a fixed number of updates, expected --updates instead",
             "lora_rank": "adapters cannot be sharded, expected 0, or --parallel data=N",
             "optimizer": "whole matrices are needed, expected adam or adamw, or --parallel data=N",
         }

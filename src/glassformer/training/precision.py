@@ -7,7 +7,9 @@ from typing import Literal
 import torch
 from torch import nn
 
+from glassformer.runtime.devices import choose_device
 from glassformer.training.lora import LowRank
+from glassformer.training.train_config import TrainConfig
 
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 
@@ -31,6 +33,12 @@ def choose_precision(precision: Precision, device: torch.device, model: nn.Modul
     widths = [min(p.shape) for p in model.parameters() if p.dim() == 2 and id(p) not in adapters]
     is_wide = bool(widths) and statistics.median(widths) >= WIDE
     return "bf16" if torch.cpu._is_amx_tile_supported() and is_wide else "fp32"
+
+
+def is_bf16_on_gpu(config: TrainConfig, model: nn.Module) -> bool:
+    """Whether a run with these options computes in bf16 on a GPU."""
+    device = choose_device(config.device)
+    return device.type == "cuda" and choose_precision(config.precision, device, model) == "bf16"
 
 
 def autocast(precision: Literal["fp32", "bf16", "fp16"], device: torch.device) -> AbstractContextManager[object]:

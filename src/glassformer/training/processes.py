@@ -22,9 +22,10 @@ from torch.distributed.rendezvous import rendezvous
 
 from glassformer.base.version import __version__
 
+Given = TypeVar("Given")
 Value = TypeVar("Value")
 
-JOIN_SECONDS = 45.0
+JOIN_SECONDS = 40.0
 """Seconds that a process waits for all others to start."""
 STEP_TIMEOUT = timedelta(days=1)
 """Longest wait for another process later on. The leader alone tokenizes and decodes, which may take hours; torchrun
@@ -128,6 +129,12 @@ class Processes:
                 result.append(work())
         return result[0]
 
+    def by_leader(self, decide: Callable[[Given], Value]) -> Callable[[Given], Value]:
+        """Return a function for all processes to call, whose result is that of `decide` in the leader."""
+        if self.size == 1:
+            return decide
+        return lambda given: self.broadcast(decide(given) if self.is_leader else None)  # type: ignore[return-value]
+
     def check_equal(self, name: str, value: Any, advice: str) -> None:
         """Raise SharedError in all processes unless they have the same value. `name` says what it is."""
         values = self.gather(json.dumps(value, sort_keys=True, default=str))
@@ -177,7 +184,9 @@ def _find_others(rank: int, size: int) -> Any:
     patience = timedelta(seconds=JOIN_SECONDS)
     own = json.dumps({"glassformer": __version__, "torch": torch.__version__.partition("+")[0], "processes": size})
     try:
-        found, _, _ = next(iter(rendezvous("env://", rank=rank, world_size=size, timeout=patience)))
+        # A process that is not the first tries to connect twice, each time as long.
+        seconds = patience / 2 if rank else patience
+        found, _, _ = next(iter(rendezvous("env://", rank=rank, world_size=size, timeout=seconds)))
     except (RuntimeError, ValueError) as error:
         raise JoinError(f"no process answers at {where} within {JOIN_SECONDS:.0f} s: {EXPECTED}") from error
     store = PrefixStore(f"glassformer/{round_number}", found)

@@ -41,6 +41,8 @@ KEPT_FILES = frozenset(
         "head.json",
         "token_types.json",
         "has_documents.json",
+        "reference-train.json",
+        "reference-valid.json",
     }
 )
 """Names that `RunFolder.keep` accepts: files made from the data in a fresh run, and read again when it resumes."""

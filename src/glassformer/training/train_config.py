@@ -77,6 +77,10 @@ class TrainConfig(Checked):
     """Alpha of the adapters, which are scaled by alpha / rank; 0 means alpha is the rank, a scale of 1."""
     lora_layers: tuple[str, ...] = ()
     """Matrices that get adapters, such as q_proj v_proj; none is all of attention and feed-forward."""
+    lora_quantize: Literal["none", "int8", "int4"] = "none"
+    """Keep the frozen matrices under the adapters in 8 or 4 bits (QLoRA, Dettmers et al. 2023)."""
+    lora_save: Literal["merged", "adapter"] = "merged"
+    """What to save: a plain model, or the adapter alone in the format of Hugging Face's PEFT."""
 
     # Device
     device: str = "auto"
@@ -127,5 +131,8 @@ class TrainConfig(Checked):
                 raise ValueError(f"warmup={self.warmup}: expected a whole number of updates, or a share below 1")
             object.__setattr__(self, "warmup", int(self.warmup))
         read_ramp(self.batch_ramp)
+        if self.lora_quantize != "none" and (self.average_last or not self.lora_rank):
+            expected = "--lora-rank" if not self.lora_rank else "--average-last 0, quantized weights have no average"
+            raise ValueError(f"lora_quantize={self.lora_quantize!r}: expected {expected}")
         if self.average_last > self.keep_last:
             raise ValueError(f"average_last={self.average_last}: expected at most keep_last={self.keep_last}")

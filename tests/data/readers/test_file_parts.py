@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glassformer.data.readers.file_parts import divide_aligned, divide_file, group_parts
+from glassformer.data.readers.file_parts import divide_aligned, divide_file, group_parts, part_of_lines
 from glassformer.data.readers.pairs import PairReader
 from glassformer.data.readers.records import BadRecordError, read_records
 from glassformer.data.readers.text_files import read_lines
@@ -74,3 +74,17 @@ def test_small_files_are_grouped(tmp_path):
         (tmp_path / f"{n}.txt").write_text("x" * 10, encoding="utf-8")
     parts = [part for n in range(10) for part in divide_file(tmp_path / f"{n}.txt", 1000)]
     assert [len(group) for group in group_parts(parts, 40)] == [4, 4, 2]
+
+
+@given(st.lists(st.text("ab", max_size=6), min_size=1, max_size=30), st.integers(1, 12), st.booleans())
+def test_n_parts_hold_all_lines_in_order(tmp_path_factory, lines, count, ends):
+    path = tmp_path_factory.mktemp("parts") / "a.txt"
+    path.write_text("\n".join(lines) + "\n" * ends, encoding="utf-8")
+    spans = [part_of_lines(path, index, count) for index in range(1, count + 1)]
+    assert [line for span in spans for line in read_lines(path, span=span)] == list(read_lines(path))
+
+
+def test_a_part_of_a_compressed_file_is_refused(tmp_path):
+    (tmp_path / "a.gz").write_bytes(gzip.compress(b"x"))
+    with pytest.raises(ValueError, match=r"a.gz is compressed: expected a plain file"):
+        part_of_lines(tmp_path / "a.gz", 1, 2)

@@ -79,6 +79,29 @@ def divide_aligned(source: Path, target: Path, n_lines: int) -> Iterator[FilePar
         begins = left, right
 
 
+def part_of_lines(path: Path, index: int, count: int) -> Span:
+    """Return the `index`-th of `count` spans of a file of about equal size, counted from 1.
+
+    The spans are in order and hold every line once; one may be empty. Raises ValueError for a compressed file.
+    """
+    check_file(path)
+    if path.name.endswith(".gz"):
+        raise ValueError(f"{path} is compressed: expected a plain file, of which a part can be read")
+    size = path.stat().st_size
+    with path.open("rb") as stream:
+        begin, end = (_next_line(stream, size * number // count) for number in (index - 1, index))
+        return Span(begin, end, 1 + _count_breaks(stream, 0, begin))
+
+
+def _next_line(stream: IO[bytes], place: int) -> int:
+    """Return the offset of the first line that starts at `place` or after it."""
+    if not place:
+        return 0
+    stream.seek(place - 1)
+    stream.readline()
+    return stream.tell()
+
+
 def _line_starts(path: Path, n_bytes: int, separator: str | None) -> Iterator[tuple[int, int]]:
     """Yield the offset and the number of the line after each part, and those of the end of the file."""
     size, counted, line = path.stat().st_size, 0, 1

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glassformer.text import chat
-from glassformer.text.chat import render_chat
+from glassformer.text import chat_rendering as chat
 from glassformer.text.chat_bounds import MAX_CHARS, MAX_NODES
+from glassformer.text.chat_rendering import render_chat
 from text.chat_tokenizer import PEER, SOFT, SPECIAL, TOKENIZER
 
 CONTROL = {TOKENIZER.id_of(token): token for token in SPECIAL + SOFT}

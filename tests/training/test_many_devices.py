@@ -1,0 +1,177 @@
+"""The command line with several processes: killed at random, resumed with another number, and given bad input."""
+
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from training.launched import difference, environment, run_cases, torchrun
+
+UPDATES, SAVE_EVERY = 40, 5
+WORDS = ["red", "blue", "green", "one", "two", "three", "four", "five", "cat", "dog", "sun", "moon"]
+
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc"),
+]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    lines = [" ".join(random.Random(n).choices(WORDS, k=2 + n % 7)) for n in range(500)]
+    for name, text in (("source", lines), ("target", [line.upper() for line in lines])):
+        (folder / f"{name}.txt").write_text("\n".join(text) + "\n", encoding="utf-8")
+    return folder
+
+
+def command(data, out, *options):
+    files = ["--source", str(data / "source.txt"), "--target", str(data / "target.txt"), "--out", str(out)]
+    size = ["--size", "tiny", "--optimizer", "adam", "--dropout", "0", "--max-tokens", "200", "--device", "cpu"]
+    steps = ["--updates", str(UPDATES), "--save-every", str(SAVE_EVERY), "--eval-every", "20"]
+    return ["-m", "glassformer", "train", "translation", *files, *size, *steps, *options]
+
+
+def log_of(out):
+    """The update numbers in the log of a run, in the order in which they were made, and the last loss of each."""
+    path = out.with_name(f"{out.name}.run") / "log.jsonl"
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    records = [json.loads(line) for line in lines if line.endswith("}")]
+    updates = [record for record in records if record["kind"] == "update"]
+    return [one["update"] for one in updates], {one["update"]: one["loss"] for one in updates}
+
+
+def processes_of(out):
+    """The processes whose command line names the folder `out`, by number."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            arguments = path.read_bytes().decode(errors="replace").split("\0")
+            if str(out) in arguments and b"Z" not in (path.parent / "stat").read_bytes().rpartition(b")")[2][:3]:
+                found[int(path.parent.name)] = arguments
+        except OSError:
+            continue
+    return found
+
+
+@pytest.fixture(scope="module")
+def undisturbed(data, tmp_path_factory):
+    out = tmp_path_factory.mktemp("undisturbed") / "model"
+    subprocess.run([sys.executable, *command(data, out)], env=environment(), check=True, capture_output=True)
+    return out
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_killed_process_costs_at_most_one_interval(data, undisturbed, tmp_path, seed):
+    out, chance = tmp_path / "model", random.Random(seed)
+    options = ["--devices", "2", "--max-restarts", "2", *(["--parallel", "shard=2"] if seed % 2 else [])]
+    run = subprocess.Popen([sys.executable, *command(data, out, *options)], env=environment(), stderr=subprocess.PIPE)
+    kill_at, deadline = chance.randrange(1, UPDATES - 2), time.monotonic() + 300
+    while len(log_of(out)[0]) < kill_at and run.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    children = [number for number, line in processes_of(out).items() if number != run.pid and "--devices" in line]
+    killed_after = len(log_of(out)[0])
+    os.kill(chance.choice(sorted(children)), signal.SIGKILL)
+    _, errors = run.communicate(timeout=600)
+    assert run.returncode == 0, errors
+    made, losses = log_of(out)
+    restart = next((n for n in range(1, len(made)) if made[n] <= made[n - 1]), None)
+    if restart is not None:
+        assert made[restart - 1] - made[restart] < SAVE_EVERY
+        assert restart >= killed_after
+    _, expected = log_of(undisturbed)
+    assert losses.keys() == expected.keys()
+    assert max(abs(losses[n] / expected[n] - 1) for n in losses) < 1e-5
+    assert not processes_of(out), "a process is left"
+    assert not [path for path in (tmp_path / "model.run" / "checkpoints").iterdir() if path.name.startswith(".")]
+
+
+def test_a_run_resumes_with_any_number_of_processes(tmp_path):
+    """4 -> 2 -> 1 -> 3 processes, and a vocabulary that none of them divides."""
+    shape = {"vocab_size": 5003, "n_kv_heads": 4}
+
+    def case(folder, updates, layout):
+        return {"task": "translation", "folder": str(folder), "model": shape, "train": train(updates, layout)}
+
+    def train(updates, layout):
+        return {"updates": updates, "parallel": layout}
+
+    (whole,) = run_cases(tmp_path / "whole", [case(tmp_path / "a", 16, "")], 1)
+    losses = []
+    steps = [(4, 4, "shard=2,tensor=2"), (2, 8, "shard=2"), (1, 12, ""), (3, 16, "shard=3")]
+    for number, updates, layout in steps:
+        (part,) = run_cases(tmp_path / f"{number}", [case(tmp_path / "b", updates, layout)], number)
+        losses += part["losses"]
+    assert difference(whole, {**part, "losses": losses}) < 1e-9
+
+
+def test_a_run_is_stopped_by_a_signal_and_resumes_in_one_process(data, undisturbed, tmp_path):
+    out = tmp_path / "model"
+    command_line = [sys.executable, *command(data, out, "--devices", "2")]
+    run = subprocess.Popen(command_line, env=environment(), stderr=subprocess.PIPE)
+    while len(log_of(out)[0]) < 7 and run.poll() is None:
+        time.sleep(0.01)
+    run.send_signal(signal.SIGTERM)
+    _, errors = run.communicate(timeout=120)
+    assert run.returncode == 143, errors
+    assert not processes_of(out)
+    subprocess.run([sys.executable, *command(data, out)], env=environment(), check=True, capture_output=True)
+    made, _ = log_of(out)
+    assert made == list(range(1, UPDATES + 1)), "no update is made twice"
+    one, other = load_file(undisturbed / "model.safetensors"), load_file(out / "model.safetensors")
+    assert all((one[name] - other[name]).abs().max() < 1e-3 for name in one if not name.endswith("k_proj.bias"))
+
+
+STARTER = """#!/bin/bash
+if [ "$RANK" = 1 ]; then set -- "${@//data-of-0/data-of-1}"; fi
+exec PYTHON "$@"
+"""
+OLDER = """#!/bin/bash
+if [ "$RANK" = 1 ]; then shift 2; exec PYTHON -c "
+import sys, glassformer.base.version as v; v.__version__ = '0.0.1'
+from glassformer.cli import main; main()" "$@"; fi
+exec PYTHON "$@"
+"""
+
+
+@pytest.mark.parametrize(
+    ("starter", "options", "code", "message"),
+    [
+        (STARTER, ["--parallel", "data=2,shard=2"], 2, "layout of 4 processes, but 2 were started"),
+        (STARTER, ["--parallel", "tensor=2", "--n-heads", "1"], 2, "tensor=2: n_heads=1, expected a divisor"),
+        (STARTER, ["other"], 1, "process 1 of 2 has other data: expected the same as process 0"),
+        (STARTER, ["missing"], 1, "process 1 of 2: .*source.txt"),
+        (OLDER, [], 1, "process 1 runs glassformer 0.0.1, .*: expected glassformer"),
+    ],
+    ids=["layout", "heads", "other data", "no data", "other version"],
+)
+def test_bad_input_ends_with_one_sentence(data, tmp_path, starter, options, code, message):
+    first, second = tmp_path / "data-of-0", tmp_path / "data-of-1"
+    shutil.copytree(data, first)
+    if options != ["missing"]:
+        shutil.copytree(data, second)
+    if options == ["other"]:
+        for name in ("source.txt", "target.txt"):
+            lines = (second / name).read_text(encoding="utf-8").splitlines()
+            (second / name).write_text("\n".join(lines[:-1]) + "\n", encoding="utf-8")
+    program = tmp_path / "start.sh"
+    program.write_text(starter.replace("PYTHON", sys.executable), encoding="utf-8")
+    program.chmod(0o755)
+    out = tmp_path / "model"
+    flags = [] if options in (["other"], ["missing"]) else options
+    launch = [*torchrun(2, "--no-python"), str(program), *command(first, out, *flags)]
+    result = subprocess.run(launch, env=environment(), capture_output=True, text=True, timeout=300, check=False)
+    sentences = [line for line in result.stderr.splitlines() if line.startswith("glassformer:")]
+    assert len(sentences) == 1, result.stderr
+    assert re.search(message, sentences[0])
+    assert f"exitcode  : {code}" in result.stderr
+    assert not list(tmp_path.glob("model*"))
