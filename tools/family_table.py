@@ -28,6 +28,13 @@ ALSO = {
     "phi": "Phi-1, Phi-1.5, Phi-2",
     "falcon": "Falcon 7B, 40B, 180B, Falcon 2",
     "cohere": "Command R",
+    "cohere2": "Command R7B, Command A",
+    "gemma2": "Gemma 2",
+    "gemma3_text": "Gemma 3 (text)",
+    "olmo": "OLMo 1",
+    "olmo2": "OLMo 2",
+    "olmo3": "OLMo 3",
+    "smollm3": "SmolLM3",
 }
 HEADS = {
     "language_model": "language model",

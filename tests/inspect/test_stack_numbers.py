@@ -55,10 +55,3 @@ def test_terms_give_the_weights_again(name):
     rolled = roll_out(text, run)
     assert rolled["encoder"].shape == (5, 5)
     assert not any(module._forward_hooks for module in text.model.modules())
-
-
-def test_a_layer_whose_feed_forward_is_parallel_has_nothing_between():
-    text = read("tiny-pythia")
-    [stack] = describe_stacks(text, record_text(text))
-    assert [layer["residual"]["mid"] for layer in stack["layers"]] == [None] * len(stack["layers"])
-    assert len(stack["layers"][0]["added"]["feedforward"]) == len(IDS)

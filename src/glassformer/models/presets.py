@@ -289,6 +289,9 @@ def tiny(config: ModelConfig) -> ModelConfig:
         d_ff=24,
         max_len=None if config.max_len is None else 32,
         rope_width=2 if config.rope_width is not None else None,
+        sliding_window=5 if config.sliding_window is not None else None,
+        global_layers=(1,) if config.global_layers else (),
+        unrotated_layers=(1,) if config.unrotated_layers else (),
         embedding_width=8 if config.embedding_width is not None else None,
         relative_buckets=32 if config.relative_bias else 8,  # MPNet has 32 at any size
         relative_max_distance=128 if config.relative_bias else 16,

@@ -163,7 +163,7 @@ def with_model_type(values: Mapping[str, Any]) -> Mapping[str, Any]:
     name = read_architecture(values)
     base = re.sub(r"(For[A-Z].*|(LMHead|MT|DoubleHeads|WithLMHead)?Model|PreTrainedModel)$", "", name).lower()
     for model_type in FAMILIES:
-        if base and base == re.sub("[-_]", "", model_type):
+        if base and base in (re.sub("[-_]", "", model_type), model_type.removesuffix("_text")):
             return {**values, "model_type": model_type}
     known = f"architectures=[{name[:80]!r}], which names no known family" if name else "no architectures"
     raise UnsupportedModelError(
