@@ -20,6 +20,18 @@ DECODERS = {
     "alibi": replace(SMALL, positions="alibi"),
     "relative": replace(SMALL, positions="relative"),
     "window": replace(SMALL, positions="learned", sliding_window=3),
+    "parallel": replace(SMALL, positions="rotary", norm_placement="pre", parallel_ffn="one_norm", norm_bias=False),
+    "sandwich, capped": replace(
+        SMALL,
+        positions="rotary",
+        norm_placement="sandwich",
+        norm="offset_rms",
+        attention_softcap=3.0,
+        output_softcap=4.0,
+        sliding_window=3,
+        global_layers=(1,),
+        local_rope_theta=50.0,
+    ),
 }
 FORGETFUL = replace(SMALL, positions="rotary", sliding_window=3)
 """The next token depends on the last few tokens only, so that different texts may have the same probability."""

@@ -174,7 +174,8 @@ def first_seed(family):
 
 CONVERTED = ("gpt_neox",)
 """Families whose tensors have other names in HF's files than in HF's models."""
-NEWER = ("cohere", "gpt_neox", "gptj", "phi", "falcon")
+NEWER = ("cohere", "cohere2", "gpt_neox", "gptj", "phi", "falcon", "gemma2", "gemma3_text", "olmo", "olmo2", "olmo3")
+NEWER += ("smollm3",)
 """Families with fewer random cases, except with --full."""
 
 
@@ -197,7 +198,7 @@ def tied(family):
     )
     heads["marian"] = "MTModel"
     default = "ForCausalLM" if FAMILIES[family].kind == "decoder" else "ForMaskedLM"
-    prefix = type(drawn.config).__name__.removesuffix("Config")
+    prefix = type(drawn.config).__name__.removesuffix("Config").replace("Gemma3Text", "Gemma3")
     drawn.class_name = prefix + heads.get(family, default)
     drawn.config.tie_word_embeddings = True
     return drawn

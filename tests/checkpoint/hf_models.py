@@ -121,7 +121,7 @@ def _drawn(draw: random.Random, family: str) -> Any:
     """Return a config of `random_hf.py` with this module's vocabulary and length."""
     prefix, settings, _, _ = random_hf.DRAWS[family](draw)
     settings |= {"vocab_size": VOCAB, "n_positions" if family == "gptj" else "max_position_embeddings": 28}
-    return getattr(transformers, f"{prefix}Config")(**settings)
+    return getattr(transformers, f"{prefix}{'Text' if prefix == 'Gemma3' else ''}Config")(**settings)
 
 
 def _t5(draw: random.Random, kind: str = "T5") -> Any:
@@ -167,6 +167,8 @@ def _bart(draw: random.Random, kind: str) -> Any:
 
 MORE = {"phi3": "Phi3", "stablelm": "StableLm", "granite": "Granite", "gemma": "Gemma", "opt": "OPT"}
 MORE |= {"cohere": "Cohere", "gpt_neox": "GPTNeoX", "gptj": "GPTJ", "phi": "Phi", "falcon": "Falcon"}
+MORE |= {"gemma2": "Gemma2", "gemma3_text": "Gemma3", "olmo": "Olmo", "olmo2": "Olmo2", "olmo3": "Olmo3"}
+MORE |= {"smollm3": "SmolLM3", "cohere2": "Cohere2"}
 Draw = Callable[[random.Random], Any]
 ENCODERS: dict[str, tuple[Draw, list[str]]] = {
     "bert": (

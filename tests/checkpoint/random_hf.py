@@ -44,7 +44,9 @@ def draw(family: str, seed: int) -> Drawn:
         head = settings.pop("head", head)
     if head == "ForQuestionAnswering":
         settings["num_labels"] = 2  # HF's own class cannot run with another number
-    return Drawn(getattr(transformers, f"{prefix}Config")(**settings), prefix + head, refusal)
+    config = getattr(transformers, f"{prefix}{'Text' if prefix == 'Gemma3' else ''}Config")(**settings)
+    # Gemma 3 has two bodies: one for text alone.
+    return Drawn(config, f"{prefix}{'Text' if (prefix, head) == ('Gemma3', 'Model') else ''}{head}", refusal)
 
 
 def build(drawn: Drawn, seed: int) -> Any:
@@ -145,6 +147,40 @@ def _deberta(choose: random.Random, prefix: str) -> tuple[str, dict[str, Any], l
     odd.append(({"head": "ForMultipleChoice"}, "ForMultipleChoice"))
     odd.append(({"conv_kernel_size": 3, "conv_act": "mish"}, "conv_act='mish'"))
     return prefix, settings, heads, odd
+
+
+def _modernbert(choose: random.Random) -> tuple[str, dict[str, Any], list[str], Odd]:
+    n_heads, depth = choose.choice([1, 2, 4]), choose.choice([1, 2, 3, 4])
+    thetas = {name: choose.choice([100.0, 10000.0]) for name in ("full_attention", "sliding_attention")}
+    settings: dict[str, Any] = {
+        "vocab_size": choose.choice([41, 60]),
+        "hidden_size": n_heads * choose.choice([4, 6]),
+        "intermediate_size": choose.choice([10, 17]),
+        "num_hidden_layers": depth,
+        "num_attention_heads": n_heads,
+        "hidden_activation": choose.choice(ACTIVATIONS),
+        "max_position_embeddings": choose.choice([14, 28]),
+        "norm_eps": choose.choice([1e-5, 1e-2]),
+        "local_attention": choose.choice([2, 4, 6, 128]),
+        "classifier_activation": choose.choice(ACTIVATIONS),
+        "classifier_pooling": choose.choice(["cls", "mean"]),
+        "rope_parameters": {name: {"rope_type": "default", "rope_theta": theta} for name, theta in thetas.items()},
+        "layer_types": choose.choice([None, [choose.choice([*thetas]) for _ in range(depth)]]),
+        "tie_word_embeddings": choose.random() < 0.5,
+        "num_labels": choose.choice([1, 2, 5]),
+        "pad_token_id": PAD,
+        **dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), 0),
+    }
+    for name in ("norm_bias", "attention_bias", "mlp_bias", "decoder_bias", "classifier_bias"):
+        settings[name] = choose.random() < 0.4
+    scaled = {"rope_type": "linear", "rope_theta": 100.0, "factor": 2.0}
+    odd: Odd = [
+        ({"hidden_activation": "quick_gelu", "head": "Model"}, "hidden_activation='quick_gelu'"),
+        ({"head": "ForMultipleChoice"}, "ForMultipleChoice"),
+        ({"rope_parameters": {**settings["rope_parameters"], "full_attention": scaled}}, "in full_attention layers"),
+    ]
+    heads = ["Model", "ForMaskedLM", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification"]
+    return "ModernBert", settings, [*heads, "ForQuestionAnswering"], odd
 
 
 def _distilbert(choose: random.Random) -> tuple[str, dict[str, Any], list[str], Odd]:
@@ -255,9 +291,8 @@ def _llama(choose: random.Random, prefix: str) -> tuple[str, dict[str, Any], lis
         settings["sliding_window"] = choose.choice([None, 3, 5])
     if prefix.startswith("Qwen"):
         settings |= {"use_sliding_window": choose.random() < 0.5, "sliding_window": choose.choice([None, 3, 5])}
-        settings["max_window_layers"] = choose.choice([0, settings["num_hidden_layers"]])
-        mixed = {"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1, "num_hidden_layers": 2}
-        odd.append((mixed, "layer_types=.*a mixture of layers"))
+        settings["max_window_layers"] = choose.choice([0, 1, settings["num_hidden_layers"]])
+        odd.append(({"layer_types": ["chunked_attention"] * settings["num_hidden_layers"]}, "layer_types=.*chunked"))
     return prefix, settings, ["ForCausalLM", "ForCausalLM", "Model"], odd
 
 
@@ -389,6 +424,70 @@ def _falcon(choose: random.Random) -> tuple[str, dict[str, Any], list[str], Odd]
     return "Falcon", settings, heads, odd
 
 
+def _layer_types(choose: random.Random, n_layers: int) -> list[str]:
+    return [choose.choice(["full_attention", "sliding_attention"]) for _ in range(n_layers)]
+
+
+def _gemma_now(choose: random.Random, prefix: str) -> tuple[str, dict[str, Any], list[str], Odd]:
+    """Gemma 2 and Gemma 3 (text)."""
+    _, settings, heads, odd = _llama(choose, prefix)
+    settings["hidden_activation"] = settings.pop("hidden_act")
+    settings |= {
+        "query_pre_attn_scalar": choose.choice([4, 7, 256]),
+        "sliding_window": choose.choice([3, 5]),
+        "final_logit_softcapping": choose.choice([None, 3.0]),
+        "layer_types": _layer_types(choose, settings["num_hidden_layers"]) if choose.random() < 0.8 else None,
+    }
+    odd = [({"hidden_activation": "relu2"}, "hidden_activation='relu2'")]
+    odd.append(({"use_bidirectional_attention": True}, "use_bidirectional_attention=True"))
+    if prefix == "Gemma2":
+        settings["attn_logit_softcapping"] = choose.choice([None, 0.5, 2.0])
+    else:
+        whole = rope(choose, settings["head_dim"], settings["max_position_embeddings"])
+        local = {"rope_type": "default", "rope_theta": choose.choice([100.0, 10000.0])}
+        settings["rope_parameters"] = {"full_attention": whole, "sliding_attention": local}
+        odd.append(({"attn_logit_softcapping": 2.0}, "attn_logit_softcapping=2.0"))
+        prefix = "Gemma3"
+    return prefix, settings, heads, odd
+
+
+def _olmo(choose: random.Random, prefix: str) -> tuple[str, dict[str, Any], list[str], Odd]:
+    _, settings, heads, odd = _llama(choose, prefix)
+    settings["head_dim"] = settings["hidden_size"] // settings["num_attention_heads"]
+    settings["rope_parameters"] = rope(choose, settings["head_dim"], settings["max_position_embeddings"])
+    odd = [entry for entry in odd if "head" not in entry[0]]
+    if prefix == "Olmo":
+        settings["clip_qkv"] = choose.choice([None, 0.5])
+    if prefix == "Olmo3":
+        local = {"rope_type": "default", "rope_theta": choose.choice([100.0, 10000.0])}
+        settings |= {"sliding_window": choose.choice([3, 5]), "layer_types": _layer_types(choose, 4)}
+        settings["layer_types"] = settings["layer_types"][: settings["num_hidden_layers"]]
+        tables = {"full_attention": settings["rope_parameters"], "sliding_attention": local}
+        settings["rope_parameters"] = tables
+        odd = [({"hidden_act": "relu2"}, "hidden_act='relu2'")]
+    return prefix, settings, heads, odd
+
+
+def _smollm3(choose: random.Random) -> tuple[str, dict[str, Any], list[str], Odd]:
+    _, settings, heads, odd = _llama(choose, "SmolLM3")
+    n_layers = settings["num_hidden_layers"]
+    settings["no_rope_layers"] = choose.choice([None, [choose.choice([0, 1]) for _ in range(n_layers)]])
+    settings |= {"use_sliding_window": choose.random() < 0.5, "sliding_window": choose.choice([3, 5])}
+    settings["no_rope_layer_interval"] = choose.choice([2, 4])
+    if choose.random() < 0.4:
+        settings["layer_types"] = _layer_types(choose, n_layers)
+    return "SmolLM3", settings, heads, odd
+
+
+def _cohere2(choose: random.Random) -> tuple[str, dict[str, Any], list[str], Odd]:
+    _, settings, heads, odd = _with_family_settings(choose, "Cohere")
+    settings["head_dim"] = settings["hidden_size"] // settings["num_attention_heads"]
+    settings["rope_parameters"] = rope(choose, settings["head_dim"], settings["max_position_embeddings"])
+    n_layers = settings["num_hidden_layers"]
+    settings |= {"sliding_window": choose.choice([3, 5]), "layer_types": _layer_types(choose, n_layers)}
+    return "Cohere2", settings, heads, [entry for entry in odd if "use_qk_norm" not in entry[0]]
+
+
 def _opt(choose: random.Random) -> tuple[str, dict[str, Any], list[str], Odd]:
     n_heads = choose.choice([1, 2, 4])
     width = n_heads * choose.choice([3, 4])
@@ -500,6 +599,7 @@ DRAWS = {
     "camembert": lambda choose: _encoder(choose, "Camembert"),
     "deberta-v2": lambda choose: _deberta(choose, "DebertaV2"),
     "deberta": lambda choose: _deberta(choose, "Deberta"),
+    "modernbert": _modernbert,
     "mpnet": lambda choose: _encoder(choose, "MPNet"),
     "nomic_bert": _nomic,
     "distilbert": _distilbert,
@@ -512,6 +612,13 @@ DRAWS = {
     "qwen3": lambda choose: _llama(choose, "Qwen3"),
     "phi3": _phi3,
     "stablelm": lambda choose: _with_family_settings(choose, "StableLm"),
+    "gemma2": lambda choose: _gemma_now(choose, "Gemma2"),
+    "gemma3_text": lambda choose: _gemma_now(choose, "Gemma3Text"),
+    "olmo": lambda choose: _olmo(choose, "Olmo"),
+    "olmo2": lambda choose: _olmo(choose, "Olmo2"),
+    "olmo3": lambda choose: _olmo(choose, "Olmo3"),
+    "smollm3": _smollm3,
+    "cohere2": _cohere2,
     "cohere": lambda choose: _with_family_settings(choose, "Cohere"),
     "gpt_neox": _neox,
     "gptj": _gptj,

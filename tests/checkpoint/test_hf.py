@@ -254,8 +254,10 @@ def test_export_returns_the_imported_tensors(family, seed, tmp_path):
     [
         *("gpt2", "llama", "t5-small", "t5-v1.1-small", "bart-base", "marian", "bert-base"),
         *("mbart-large", "nllb", "umt5-small", "deberta-v3-base", "mpnet-base", "nomic-bert"),
+        "modernbert-base",
         *("deberta-base", "deberta-v2-xlarge"),
-        *("pythia", "gpt-j", "phi-2", "falcon-7b", "command-r"),
+        *("pythia", "gpt-j", "phi-2", "falcon-7b", "command-r", "gemma", "gemma-2", "gemma-3", "qwen3"),
+        *("olmo", "olmo-2", "smollm3"),
     ],
 )
 def test_every_preset_finds_its_family(name):
@@ -263,7 +265,8 @@ def test_every_preset_finds_its_family(name):
     values, tensors = export_model(model)
     others = {"nllb": "m2m_100", "deberta-v3-base": "deberta-v2", "pythia": "gpt_neox", "gpt-j": "gptj"}
     others |= {"nomic-bert": "nomic_bert", "deberta-v2-xlarge": "deberta-v2"}
-    assert values["model_type"] == (others | {"command-r": "cohere"}).get(name, name.split("-")[0])
+    others |= {"command-r": "cohere", "gemma-2": "gemma2", "gemma-3": "gemma3_text", "olmo-2": "olmo2"}
+    assert values["model_type"] == others.get(name, name.split("-")[0])
     again = import_model(values, InMemory(tensors))
     for one, two in zip(model.parameters(), again.parameters(), strict=True):
         assert torch.equal(one, two)

@@ -57,18 +57,21 @@ def layers(config):
 def test_wider_feed_forward_layers_and_more_heads_change_no_output(family):
     config = preset(f"tiny-{family}")
     assert_same(config, d_ff=40)
+    if config.qk_norm_over == "all_heads":
+        return  # which depends on the number of heads
     assert_same(config, n_heads=8, head_dim=config.head_size, n_kv_heads=None if config.n_kv_heads is None else 4)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_more_layers_change_no_output_with_pre_norm_and_are_refused_with_post_norm(family):
     config = preset(f"tiny-{family}")
-    if config.norm_placement == "pre":
+    if config.norm_placement == "pre" and not config.unrotated_layers:
         assert_same(config, **layers(config))
         return
-    with pytest.raises(ValueError, match=r"n_(en|de)coder_layers=5: .*norm_placement='post'"):
+    refused = r"n_(en|de)coder_layers=5(: .*norm_placement='(post|sandwich|output)'| with unrotated_layers=)"
+    with pytest.raises(ValueError, match=refused):
         grown(config, **layers(config))
-    pre = {"norm_placement": "pre", "share_layers": False}
+    pre = {"norm_placement": "pre", "share_layers": False, "global_layers": (), "unrotated_layers": ()}
     assert_same(preset(f"tiny-{family}", **pre), **layers(config))
 
 
@@ -79,6 +82,14 @@ def test_a_wider_model_has_the_same_outputs(family):
         with pytest.raises(ValueError, match="d_model=32 with positions='sinusoidal'"):
             grown(config, d_model=32, n_heads=8)
         config = preset(f"tiny-{family}", positions="learned")
+    if not config.norm_weight:
+        with pytest.raises(ValueError, match="d_model=32 with tie='output' and norm_weight=False"):
+            grown(config, d_model=32, n_heads=8)
+        config = preset(f"tiny-{family}", tie="none")
+    if config.qk_norm_over == "all_heads":
+        with pytest.raises(ValueError, match="n_heads=8 and n_kv_heads=8 with qk_norm_over='all_heads'"):
+            grown(config, d_model=32, n_heads=8)
+        config = preset(f"tiny-{family}", qk_norm_over="head")
     assert_same(config, d_model=32, n_heads=8, n_kv_heads=None if config.n_kv_heads is None else 4)
     assert_same(config, d_model=48, n_heads=12, n_kv_heads=None if config.n_kv_heads is None else 6, d_ff=33)
 

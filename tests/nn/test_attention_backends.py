@@ -92,6 +92,21 @@ def test_flex_agrees_in_evaluation(kind, with_bias):
     torch.testing.assert_close(flex, math, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("backend", ["math", "sdpa", "flex"])
+def test_a_soft_cap_bounds_the_scores_before_the_bias(backend):
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, heads, 5, 4) for heads in (4, 2, 2))
+    bias = torch.randn(1, 4, 5, 5)
+    products = q @ k.repeat_interleave(2, 1).mT * 0.5
+    scores = (3.0 * torch.tanh(products / 3.0) + bias).masked_fill(torch.ones(5, 5).triu(1).bool(), float("-inf"))
+    expected = scores.softmax(-1)
+    options = {"mask": Mask(causal=True), "bias": bias, "scale": 0.5, "softcap": 3.0, "backend": backend}
+    found = attend(q, k, v, need_weights=True, **options)
+    torch.testing.assert_close(found.weights, expected)
+    torch.testing.assert_close(found.output, expected @ v.repeat_interleave(2, 1))
+
+
 def test_flex_refuses_dropout_instead_of_ignoring_it():
     with pytest.raises(ValueError, match=r"dropout=0\.1 with backend='flex'"):
         attend(*random_qkv(3, 3), dropout=0.1, backend="flex")

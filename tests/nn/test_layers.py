@@ -23,6 +23,11 @@ def test_the_norm_is_inside_or_outside_the_residual_connection():
 
     torch.testing.assert_close(Sublayer(norm, placement="pre")(x, double), x + 2 * norm(x))
     torch.testing.assert_close(Sublayer(norm, placement="post")(x, double), norm(3 * x))
+    torch.testing.assert_close(Sublayer(norm, placement="output")(x, double), x + norm(2 * x))
+    sandwich = Sublayer(norm, placement="sandwich", post_norm=nn.RMSNorm(8))
+    torch.testing.assert_close(sandwich(x, double), x + sandwich.post_norm(2 * norm(x)))
+    with pytest.raises(ValueError, match="post_norm with norm_placement='pre': expected it with 'sandwich' only"):
+        Sublayer(norm, placement="pre", post_norm=norm)
 
 
 def test_a_layer_applies_self_attention_cross_attention_and_feed_forward_in_order():

@@ -46,7 +46,23 @@ OPTIONS: dict[str, list[dict]] = {
         {"qk_norm": True},
         {"qk_norm": True, "norm": "rms", "positions": "rotary", "head_dim": 4, "n_kv_heads": 2},
     ],
+    "qk_norm_over": [
+        {"qk_norm": True, "qk_norm_over": "all_heads", "norm": norm, "n_kv_heads": 2} | more
+        for norm, more in (("rms", ROTARY), ("layer", {}))
+    ],
+    "clip_qkv": [{"clip_qkv": 0.4}, {"clip_qkv": 0.6, "qk_norm": True, "n_kv_heads": 2}],
+    "attention_softcap": [
+        {"attention_softcap": 0.7},
+        {"attention_softcap": 2.0, "n_kv_heads": 2, "sliding_window": 3} | RELATIVE,
+        DISENTANGLED | {"attention_softcap": 0.5},
+    ],
     "sliding_window": [{"sliding_window": 1}, {"sliding_window": 3}],
+    "global_layers": [
+        {"sliding_window": 2, "global_layers": (1,)},
+        {"sliding_window": 2, "global_layers": (0,), "share_layers": True, "positions": "alibi"},
+        {"sliding_window": 2, "global_layers": (0,)} | RELATIVE | {"share_relative_bias": False},
+        DISENTANGLED | {"sliding_window": 2, "global_layers": (0,)},
+    ],
     "activation": [{"activation": name} for name in ("relu", "gelu", "gelu_tanh", "silu")],
     "gated": [{"gated": True, "activation": name} for name in ("relu", "gelu", "gelu_tanh", "silu")],
     "ffn_bias": [{"ffn_bias": False}, {"ffn_bias": False, "gated": True}],
@@ -54,6 +70,11 @@ OPTIONS: dict[str, list[dict]] = {
     + [{"norm": "offset_rms", "qk_norm": True, "embedding_norm": True}],
     "norm_placement": [
         {"norm_placement": place, "norm": name} for place in ("pre", "post") for name in ("layer", "rms", "mean_std")
+    ]
+    + [
+        {"norm_placement": place, "norm": name, "residual_multiplier": 0.5}
+        for place in ("sandwich", "output")
+        for name in ("layer", "offset_rms")
     ],
     "norm_eps": [{"norm_eps": 0.1, "norm": name} for name in ("layer", "rms", "mean_std")],
     "norm_bias": [
@@ -61,6 +82,11 @@ OPTIONS: dict[str, list[dict]] = {
         {"norm_bias": False, "norm": "rms"},
         {"norm_bias": False, "norm_placement": "pre", "head": "language_model", "head_transform": True},
     ],
+    "norm_weight": [
+        {"norm_weight": False, "norm_bias": False, "qk_norm": True, "embedding_norm": True},
+        {"norm_weight": False, "norm": "rms", "norm_placement": "sandwich"},
+    ],
+    "first_norm": [{"first_norm": False, "norm_placement": "pre", "kinds": ["encoder"]}],
     "final_norm": [{"final_norm": True, "norm_placement": "post"}, {"final_norm": False, "norm_placement": "pre"}],
     "positions": [{"positions": name} for name in ("sinusoidal", "learned", "alibi", "none")]
     + [DISENTANGLED, RELATIVE, {"positions": "rotary", "head_dim": 4}, {"positions": "alibi", "n_heads": 6}],
@@ -71,6 +97,14 @@ OPTIONS: dict[str, list[dict]] = {
     ],
     "position_offset": [{"positions": "learned", "position_offset": 2}, {"position_offset": 3}],
     "rope_theta": [{"positions": "rotary", "head_dim": 4, "rope_theta": 50.0}],
+    "local_rope_theta": [
+        one | {"local_rope_theta": 30.0, "sliding_window": 3, "global_layers": (1,)}
+        for one in (ROTARY, YARN, LONG, ROTARY | {"rope_width": 4})
+    ],
+    "unrotated_layers": [
+        ROTARY | {"unrotated_layers": (0,)},
+        ROTARY | {"unrotated_layers": (1,), "sliding_window": 3, "global_layers": (1,), "local_rope_theta": 50.0},
+    ],
     "rope_width": [ROTARY | {"rope_width": 2}, ROTARY | {"rope_width": 6}, LLAMA3 | {"rope_width": 4}],
     "rope_scaling": [LLAMA3, YARN, LONG, *(ROTARY | {"rope_scaling": kind} for kind in ("linear", "dynamic", "none"))],
     "rope_factor": [one | {"rope_factor": 3.0} for one in (LLAMA3, YARN, LONG, ROTARY | {"rope_scaling": "linear"})],
@@ -114,6 +148,11 @@ OPTIONS: dict[str, list[dict]] = {
         {"head": "language_model", "output_multiplier": 0.2},
         {"head": "language_model", "output_multiplier": 0.2, "scale_output": True},
         CLASSES | {"output_multiplier": 0.2},
+    ],
+    "output_softcap": [
+        {"head": "language_model", "output_softcap": 0.8},
+        {"head": "language_model", "output_softcap": 2.0, "tie": "output", "output_multiplier": 0.5},
+        CLASSES | {"output_softcap": 0.8},
     ],
     "token_types": [{"token_types": 3, "kinds": ["encoder", "decoder"]}],
     "embedding_norm": [{"embedding_norm": True}, {"embedding_norm": True} | NARROW],

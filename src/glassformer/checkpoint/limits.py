@@ -38,7 +38,10 @@ ROTARY_SCALING = {
 """By kind of rotary scaling: the fields that have an effect with it."""
 ROTARY_SCALING_FIELDS = tuple(dict.fromkeys(name for names in ROTARY_SCALING.values() for name in names))
 POSITION_FIELDS = {
-    "rotary": ("rope_theta", "rope_width", "rope_scaling", *ROTARY_SCALING_FIELDS),
+    "rotary": (
+        *("rope_theta", "rope_width", "rope_scaling", "local_rope_theta", "unrotated_layers"),
+        *ROTARY_SCALING_FIELDS,
+    ),
     "relative": ("relative_buckets", "relative_max_distance", "share_relative_bias"),
     "disentangled": (
         *("relative_buckets", "relative_max_distance", "relative_log", "relative_norm", "share_relative_proj"),
@@ -46,6 +49,10 @@ POSITION_FIELDS = {
     "sinusoidal": ("sinusoid_halves", "sinusoid_full_range"),
 }
 """By kind of position encoding: the fields that have an effect only with that kind."""
+
+
+OUTPUT_FIELDS = {"output_bias", "scale_output", "output_multiplier", "output_softcap"}
+"""Fields that have an effect only with a language-model head."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +107,8 @@ def effective_settings(config: ModelConfig) -> dict[str, Any]:
     no_effect -= {*POSITION_FIELDS["relative"]} if config.relative_bias else set()
     no_effect |= {*ROTARY_SCALING_FIELDS} - {*ROTARY_SCALING[config.rope_scaling]}
     no_effect |= {"norm_bias"} if config.norm in ("rms", "offset_rms") else set()
-    no_effect |= set() if config.head == "language_model" else {"output_bias", "scale_output", "output_multiplier"}
+    no_effect |= set() if config.qk_norm else {"qk_norm_over"}
+    no_effect |= set() if config.head == "language_model" else OUTPUT_FIELDS
     values = {key: value for key, value in config.to_dict().items() if key not in no_effect}
     values |= {"n_kv_heads": config.kv_heads, "head_dim": config.head_size, "final_norm": config.has_final_norm}
     values["attention_scale"] = None if config.scale == config.head_size**-0.5 else config.scale
@@ -117,6 +125,11 @@ def effective_settings(config: ModelConfig) -> dict[str, Any]:
         values["rope_width"] = None if config.rope_size == config.head_size else config.rope_size
     if config.head == "language_model" and config.head_activation == config.activation:
         values["head_activation"] = None
+    depth = max(config.n_encoder_layers, config.n_decoder_layers)
+    if len(config.global_layers) == depth:  # no layer has the window
+        values |= {"sliding_window": None, "global_layers": ()}
+    if config.local_rope_theta == config.rope_theta and config.rope_scaling == "none":
+        values["local_rope_theta"] = None
     if config.head != "language_model" and config.head_activation == "tanh":
         values["head_activation"] = None
     values["head_norm"] = config.has_head_norm if config.head_transform else None

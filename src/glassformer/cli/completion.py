@@ -76,6 +76,7 @@ def completion_words() -> dict[str, list[str]]:
     from glassformer.cli.evaluate_pretrained import evaluate_pretrained
     from glassformer.cli.explain import explain
     from glassformer.cli.info import info
+    from glassformer.cli.plan import plan
     from glassformer.cli.prepare import prepare_flags
     from glassformer.cli.rate import rate
     from glassformer.cli.run import run
@@ -89,6 +90,7 @@ def completion_words() -> dict[str, list[str]]:
 
     found = {"": [*VERBS, "help", "--help", "--version"], "help": list(VERBS), "completion": [*get_args(Shell)]}
     for verb, function in (
+        ("plan", plan),
         ("run", run),
         ("chat", chat),
         ("serve", serve),

@@ -3,6 +3,7 @@
 VERBS = {
     "demo": "train a small model in minutes and try it: a translator, or demo TASK for another task",
     "train": "train a model for a task on your own data; train --help lists the tasks",
+    "plan": "predict memory, speed and days of a training run on many GPUs, and recommend a layout",
     "prepare": "tokenize a large corpus into shards once, by many processes, to train on later",
     "run": "translate, classify, continue, answer or embed lines of text with a trained model",
     "chat": "hold a conversation in the terminal, with a model or a server",

@@ -19,7 +19,7 @@
 | `L.ffn.in`, `L.ffn.out` | input and output of the feed-forward network | (B, T, C) |
 | `L.ffn.act` | the values inside it, after the activation function (and the gate) | (B, T, F) |
 | `L.resid.in`, `L.resid.out` | input and output of the layer | (B, T, C) |
-| `L.resid.mid` | after self-attention; `L.resid.cross` after cross-attention | (B, T, C) |
+| `L.resid.mid` | after self-attention, if not parallel; `L.resid.cross` after cross-attention | (B, T, C) |
 | `embeddings.out`, `source_embeddings.out`, `target_embeddings.out` | input of the first layer | (B, T, C) |
 | `encoder.out`, `decoder.out` | output of a stack, after its final norm | (B, T, C) |
 | `head.out` | output of the head, such as logits | (B, T, V) |
@@ -163,7 +163,8 @@ def activation_names(model: nn.Module) -> list[str]:
             assert isinstance(layer, Layer)
             prefix = f"{kind}.layers.{index}"
             names += [f"{prefix}.resid.in", *(f"{prefix}.self_attn.{part}" for part in ATTENTION_PARTS)]
-            names.append(f"{prefix}.resid.mid")
+            if layer.parallel == "none":  # otherwise both parts are added at once
+                names.append(f"{prefix}.resid.mid")
             if layer.cross_attn is not None:
                 names += [*(f"{prefix}.cross_attn.{part}" for part in ATTENTION_PARTS), f"{prefix}.resid.cross"]
             names += [*(f"{prefix}.ffn.{part}" for part in ("in", "act", "out")), f"{prefix}.resid.out"]
@@ -296,7 +297,9 @@ class _Watcher:
             folded = q.shape[0] < n_rows[0]
             if self.is_wanted(f"{name}.weights"):
                 mask = Mask() if kwargs["mask"] is None else kwargs["mask"]
-                weights = attention_weights(q, k, mask=mask, bias=kwargs["bias"], scale=module.scale)
+                weights = attention_weights(
+                    q, k, mask=mask, bias=kwargs["bias"], scale=module.scale, softcap=module.softcap
+                )
                 shown_weights = unfold_rows(weights, n_rows[0]) if folded else weights
                 new = self.see(f"{name}.weights", shown_weights)
                 if new is not shown_weights:

@@ -23,6 +23,7 @@ from glassformer.nn import (
 from glassformer.nn.attention_backends import Backend
 from glassformer.nn.convolved_layer import Convolution, ConvolvedLayer
 from glassformer.nn.disentangled_positions import DisentangledPositions
+from glassformer.nn.layer_inputs import LayerKinds
 
 
 def make_embeddings(config: ModelConfig, vocab_size: int) -> Embeddings:
@@ -77,6 +78,8 @@ def make_stack(config: ModelConfig, depth: int, *, bidirectional: bool, cross: b
         depth=depth,
         norm=_norm(config, config.d_model) if config.has_final_norm else None,
         rotary=make_rotary(config),
+        local_rotary=make_local_rotary(config),
+        kinds=LayerKinds.of(config.global_layers, config.unrotated_layers),
         score_bias=score_bias,
         relative=make_relative(config),
         layer_drop=config.layer_drop,
@@ -88,6 +91,11 @@ def make_rotary(config: ModelConfig) -> Rotary | None:
     if config.positions != "rotary":
         return None
     return Rotary(config.rope_size, theta=config.rope_theta, scaling=config.rotary_scaling)
+
+
+def make_local_rotary(config: ModelConfig) -> Rotary | None:
+    """Return the rotary positions of layers with a window, or None if they are those of the other layers."""
+    return None if config.local_rope_theta is None else Rotary(config.rope_size, theta=config.local_rope_theta)
 
 
 def make_relative(config: ModelConfig) -> DisentangledPositions | None:
@@ -122,7 +130,11 @@ def make_layer(config: ModelConfig, *, cross: bool, backend: Backend, index: int
         qk_norm=config.norm if config.qk_norm else None,
         norm_eps=config.norm_eps,
         norm_bias=config.norm_bias,
+        norm_weight=config.norm_weight,
+        qk_norm_over=config.qk_norm_over,
+        clip_qkv=config.clip_qkv,
         scale=config.scale / (index + 1) if config.scale_by_depth else config.scale,
+        softcap=config.attention_softcap,
         dropout=config.attention_dropout,
         backend=backend,
     )
@@ -136,9 +148,12 @@ def make_layer(config: ModelConfig, *, cross: bool, backend: Backend, index: int
     )
 
     def sublayer() -> Sublayer:
-        norm = _norm(config, config.d_model)
         return Sublayer(
-            norm, placement=config.norm_placement, dropout=config.dropout, multiplier=config.residual_multiplier
+            _norm(config, config.d_model),
+            placement=config.norm_placement,
+            post_norm=_norm(config, config.d_model) if config.norm_placement == "sandwich" else None,
+            dropout=config.dropout,
+            multiplier=config.residual_multiplier,
         )
 
     cross_attn = attention() if cross else None
@@ -151,8 +166,12 @@ def make_layer(config: ModelConfig, *, cross: bool, backend: Backend, index: int
             dropout=config.dropout,
         )
         more = {"sublayer": sublayer, "parallel": config.parallel_ffn}
-        return ConvolvedLayer(attention(), ffn, convolution=convolution, **more)
-    return Layer(attention(), ffn, cross_attn=cross_attn, sublayer=sublayer, parallel=config.parallel_ffn)
+        layer: Layer = ConvolvedLayer(attention(), ffn, convolution=convolution, **more)
+    else:
+        layer = Layer(attention(), ffn, cross_attn=cross_attn, sublayer=sublayer, parallel=config.parallel_ffn)
+    if index == 0 and not config.first_norm:
+        layer.self_attn_sublayer.norm = nn.Identity()
+    return layer
 
 
 def make_head(config: ModelConfig) -> nn.Module | None:
@@ -163,7 +182,12 @@ def make_head(config: ModelConfig) -> nn.Module | None:
         width_out = config.table_width if config.head_transform else width
         transform = _transform(config, width_out)
         return LanguageModelHead(
-            width_out, config.vocab_size, bias=config.output_bias, scale=scale, transform=transform
+            width_out,
+            config.vocab_size,
+            bias=config.output_bias,
+            scale=scale,
+            transform=transform,
+            softcap=config.output_softcap,
         )
     transform = _transform(config, config.embedding_size)
     if config.head == "sequence_class":
@@ -192,4 +216,4 @@ def _transform(config: ModelConfig, width: int) -> DenseTransform | None:
 
 
 def _norm(config: ModelConfig, width: int) -> nn.Module:
-    return make_norm(config.norm, width, config.norm_eps, bias=config.norm_bias)
+    return make_norm(config.norm, width, config.norm_eps, bias=config.norm_bias, weight=config.norm_weight)

@@ -94,9 +94,17 @@ class ModelConfig(Checked):
     out_bias: bool = True
     """Add a bias to the output projection of attention."""
     qk_norm: bool = False
-    """Normalize queries and keys over each head, before rotary positions are applied."""
+    """Normalize queries and keys, before rotary positions are applied."""
+    qk_norm_over: Literal["head", "all_heads"] = "head"
+    """Normalize queries and keys over each head, or over all heads at once, as in OLMo 2."""
+    clip_qkv: Positive | None = None
+    """Bound of the absolute values of queries, keys and values, as in OLMo; None sets no bound."""
+    attention_softcap: Positive | None = None
+    """Soft bound c of attention scores, c · tanh(score / c), as in Gemma 2; None sets no bound."""
     sliding_window: Count | None = None
     """Self-attention reaches tokens fewer than this many positions away; None reaches all."""
+    global_layers: tuple[Whole, ...] = ()
+    """Layers, by their numbers from 0, whose self-attention reaches all tokens despite sliding_window."""
 
     # Feed-forward
     activation: ActivationName = "relu"
@@ -109,14 +117,18 @@ class ModelConfig(Checked):
     # Norms
     norm: Literal["layer", "rms", "offset_rms", "mean_std"] = "layer"
     """Kind of normalization; offset_rms stores an RMS norm's weight as its difference from 1, as Gemma does."""
-    norm_placement: Literal["pre", "post"] = "post"
-    """Normalize before each sublayer (pre) or after the residual sum (post)."""
+    norm_placement: Literal["pre", "post", "sandwich", "output"] = "post"
+    """Normalize each sublayer's input (pre), output, both (sandwich, as in Gemma 2), or the residual sum (post)."""
     norm_eps: Positive = 1e-5
     """Small number that keeps a norm from dividing by zero."""
     norm_bias: bool = True
     """Add a bias in layer norms; RMS norms have none."""
+    norm_weight: bool = True
+    """Multiply by a learned weight in norms; without it, as in OLMo, norms have no parameters."""
+    first_norm: bool = True
+    """Normalize the input of the first layer's attention; ModernBERT does not, as its embeddings are normalized."""
     final_norm: bool | None = None
-    """Normalize after the last layer; None does so with pre-norm only."""
+    """Normalize after the last layer; None does so unless norm_placement is post."""
 
     # Positions
     positions: Literal["sinusoidal", "learned", "rotary", "relative", "alibi", "disentangled", "none"] = "sinusoidal"
@@ -129,6 +141,10 @@ class ModelConfig(Checked):
     """Let the lowest frequency of sinusoidal positions be 1/10000 exactly, as M2M100 and NLLB do."""
     rope_theta: Positive = 10000.0
     """Base of the rotary frequencies."""
+    local_rope_theta: Positive | None = None
+    """Base of rotary frequencies, not scaled, in layers with a sliding window, as in Gemma 3; None is rope_theta."""
+    unrotated_layers: tuple[Whole, ...] = ()
+    """Layers, by their numbers from 0, without rotary positions, as in SmolLM3."""
     rope_width: Count | None = None
     """Features of each head that rotary positions rotate, the first ones; None rotates the whole head."""
     rope_scaling: ScalingKind = "none"
@@ -214,6 +230,8 @@ class ModelConfig(Checked):
     """Divide the hidden states by √d_model before the vocabulary projection, as T5 1.0 does."""
     output_multiplier: Positive = 1.0
     """Factor on the hidden states before the vocabulary projection, as in Granite and Cohere."""
+    output_softcap: Positive | None = None
+    """Soft bound c of logits, c · tanh(logit / c), as in Gemma 2; None sets no bound."""
 
     # Dropout
     dropout: Probability = 0.1
@@ -340,8 +358,8 @@ class ModelConfig(Checked):
 
     @property
     def has_final_norm(self) -> bool:
-        """Whether a norm follows the last layer of a stack: `final_norm`, or if it is None, only with pre-norm."""
-        return self.norm_placement == "pre" if self.final_norm is None else self.final_norm
+        """Whether a norm follows the last layer of a stack: `final_norm`, or if it is None, unless with post-norm."""
+        return self.norm_placement != "post" if self.final_norm is None else self.final_norm
 
     def with_head(self, head: str, **changes: Any) -> "ModelConfig":
         """Return this config with another head: `preset("bert-base").with_head("sequence_class", n_labels=2)`.

@@ -14,6 +14,7 @@ def check_config(config: ModelConfig) -> None:
     _check_sizes(config)
     _check_combinations(config)
     _check_rotary(config)
+    _check_layer_kinds(config)
     _check_head(config)
 
 
@@ -57,6 +58,12 @@ def _check_combinations(config: ModelConfig) -> None:
         raise ValueError(
             f"conv_kernel={config.conv_kernel} for kind {config.kind!r}: expected None, or an odd number for an encoder"
         )
+    is_plain = config.norm_placement == "pre" and not config.share_layers and config.parallel_ffn == "none"
+    if not config.first_norm and not (config.kind == "encoder" and is_plain):
+        raise ValueError(
+            f"first_norm=False with kind {config.kind!r}, norm_placement={config.norm_placement!r}, share_layers="
+            f"{config.share_layers}, parallel_ffn={config.parallel_ffn!r}: expected an encoder, 'pre', False, 'none'"
+        )
     if config.conv_kernel is not None and config.share_layers:
         raise ValueError(f"conv_kernel={config.conv_kernel} with share_layers=True: expected one of them")
     if config.token_types and config.kind == "encoder_decoder":
@@ -80,6 +87,14 @@ def _check_combinations(config: ModelConfig) -> None:
         )
     if not config.norm_bias and config.norm == "mean_std":
         raise ValueError("norm_bias=False with norm='mean_std', which has a bias: expected True, or another norm")
+    if not config.norm_weight and (
+        config.norm in ("offset_rms", "mean_std") or (config.norm == "layer" and config.norm_bias)
+    ):
+        name = "norm_bias" if config.norm == "layer" else "norm"
+        raise ValueError(
+            f"norm_weight=False with {name}={getattr(config, name)!r}: expected norm='rms', or 'layer' with "
+            "norm_bias=False"
+        )
     if config.parallel_ffn != "none" and (config.norm_placement != "pre" or config.kind == "encoder_decoder"):
         name = "kind" if config.kind == "encoder_decoder" else "norm_placement"
         raise ValueError(
@@ -95,6 +110,7 @@ def _check_disentangled(config: ModelConfig) -> None:
         ("n_decoder_layers", config.kind == "encoder", "0, an encoder"),
         ("n_kv_heads", config.kv_heads == config.n_heads, "as many as n_heads"),
         ("qk_norm", not config.qk_norm, "False"),
+        ("clip_qkv", config.clip_qkv is None, "None"),
         ("scale_by_depth", not config.scale_by_depth, "False"),
         ("relative_buckets", config.relative_buckets >= 4, "4 or more"),
         (
@@ -137,6 +153,20 @@ def _check_rotary(config: ModelConfig) -> None:
             )
         if divisors is not None and (len(divisors) != config.rope_size // 2 or min(divisors) <= 0):
             raise ValueError(f"{name}={shown(divisors)}: expected {config.rope_size // 2} numbers above 0")
+
+
+def _check_layer_kinds(config: ModelConfig) -> None:
+    depth = max(config.n_encoder_layers, config.n_decoder_layers)
+    for name in ("global_layers", "unrotated_layers"):
+        numbers = getattr(config, name)
+        if numbers and (max(numbers) >= depth or [*numbers] != sorted({*numbers})):
+            raise ValueError(f"{name}={shown(numbers)}: expected ascending numbers below {depth}, the number of layers")
+    for name, value in (("global_layers", config.global_layers), ("local_rope_theta", config.local_rope_theta)):
+        if value and config.sliding_window is None:
+            raise ValueError(f"{name}={shown(value)} with sliding_window=None: expected a sliding window")
+    for name, value in (("local_rope_theta", config.local_rope_theta), ("unrotated_layers", config.unrotated_layers)):
+        if value and config.positions != "rotary":
+            raise ValueError(f"{name}={shown(value)} with positions={config.positions!r}: expected positions='rotary'")
 
 
 def _check_head(config: ModelConfig) -> None:

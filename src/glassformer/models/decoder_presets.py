@@ -148,6 +148,134 @@ def command_r() -> ModelConfig:
     )
 
 
+def gemma() -> ModelConfig:
+    """Return the config of Gemma 2B (Gemma Team 2024): RMS norms with an offset of 1, GeGLU, scaled embeddings."""
+    return replace(
+        llama(),
+        vocab_size=256000,
+        n_decoder_layers=18,
+        d_model=2048,
+        n_heads=8,
+        n_kv_heads=1,
+        head_dim=256,
+        d_ff=16384,
+        activation="gelu_tanh",
+        norm="offset_rms",
+        norm_eps=1e-6,
+        rope_theta=10000.0,
+        scale_embeddings=True,
+    )
+
+
+def gemma_2() -> ModelConfig:
+    """Return the config of Gemma 2 2B: sandwich norms, soft caps, and a window in every other layer."""
+    return replace(
+        gemma(),
+        n_decoder_layers=26,
+        d_model=2304,
+        n_kv_heads=4,
+        d_ff=9216,
+        norm_placement="sandwich",
+        attention_softcap=50.0,
+        output_softcap=30.0,
+        sliding_window=4096,
+        global_layers=tuple(range(1, 26, 2)),
+    )
+
+
+def gemma_3() -> ModelConfig:
+    """Return the config of Gemma 3 1B: windows in five of six layers, with rotary positions of another base there."""
+    return replace(
+        gemma_2(),
+        vocab_size=262144,
+        d_model=1152,
+        n_heads=4,
+        n_kv_heads=1,
+        d_ff=6912,
+        max_len=32768,
+        qk_norm=True,
+        attention_softcap=None,
+        output_softcap=None,
+        sliding_window=512,
+        global_layers=tuple(range(5, 26, 6)),
+        rope_theta=1e6,
+        local_rope_theta=1e4,
+    )
+
+
+def qwen3() -> ModelConfig:
+    """Return the config of Qwen3 0.6B, a Llama with norms of queries and keys."""
+    return replace(
+        llama(),
+        vocab_size=151936,
+        n_decoder_layers=28,
+        d_model=1024,
+        n_heads=16,
+        n_kv_heads=8,
+        head_dim=128,
+        d_ff=3072,
+        max_len=40960,
+        norm_eps=1e-6,
+        rope_theta=1e6,
+        qk_norm=True,
+    )
+
+
+def olmo() -> ModelConfig:
+    """Return the config of OLMo 1B (Groeneveld et al. 2024), whose layer norms have no parameters."""
+    return replace(
+        llama(),
+        vocab_size=50304,
+        n_decoder_layers=16,
+        d_model=2048,
+        n_heads=16,
+        n_kv_heads=None,
+        d_ff=8192,
+        max_len=2048,
+        norm="layer",
+        norm_bias=False,
+        norm_weight=False,
+        rope_theta=10000.0,
+    )
+
+
+def olmo_2() -> ModelConfig:
+    """Return the config of OLMo 2 1B: norms of each sublayer's output, and of all queries and keys at once."""
+    return replace(
+        llama(),
+        vocab_size=100352,
+        n_decoder_layers=16,
+        d_model=2048,
+        n_heads=16,
+        n_kv_heads=None,
+        d_ff=8192,
+        max_len=4096,
+        norm_placement="output",
+        norm_eps=1e-6,
+        qk_norm=True,
+        qk_norm_over="all_heads",
+        rope_theta=500000.0,
+        tie="none",
+    )
+
+
+def smollm3() -> ModelConfig:
+    """Return the config of SmolLM3 3B, a Llama without rotary positions in every fourth layer."""
+    return replace(
+        llama(),
+        vocab_size=128256,
+        n_decoder_layers=36,
+        d_model=2048,
+        n_heads=16,
+        n_kv_heads=4,
+        d_ff=11008,
+        max_len=65536,
+        norm_eps=1e-6,
+        rope_theta=5e6,
+        unrotated_layers=tuple(range(3, 36, 4)),
+    )
+
+
 DECODERS: dict[str, Callable[[], ModelConfig]] = {
     "gpt2": gpt2,
     "llama": llama,
@@ -156,4 +284,11 @@ DECODERS: dict[str, Callable[[], ModelConfig]] = {
     "phi-2": phi_2,
     "falcon-7b": falcon_7b,
     "command-r": command_r,
+    "gemma": gemma,
+    "gemma-2": gemma_2,
+    "gemma-3": gemma_3,
+    "qwen3": qwen3,
+    "olmo": olmo,
+    "olmo-2": olmo_2,
+    "smollm3": smollm3,
 }

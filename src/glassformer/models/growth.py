@@ -25,7 +25,7 @@ from glassformer.models.factory import build_model
 from glassformer.models.heads import LanguageModelHead
 from glassformer.models.transformer import Model
 from glassformer.nn import Embeddings, FeedForward, Layer, LearnedPositions, MultiHeadAttention, RelativeBias, Stack
-from glassformer.nn.norms import MeanStdNorm
+from glassformer.nn.norms import MeanStdNorm, OffsetRMSNorm
 from glassformer.nn.positions import alibi_slopes
 
 AnyModel = TypeVar("AnyModel", bound=Model)
@@ -84,6 +84,8 @@ def check_growth(small: ModelConfig, large: ModelConfig) -> None:
     for name in ("head_width", "conv_kernel"):
         if getattr(small, name) is not None:
             raise ValueError(f"{name}={getattr(small, name)}: a model with this setting cannot grow yet")
+    if not small.first_norm:
+        raise ValueError("first_norm=False: a model with this setting cannot grow yet")
     _check_depth(small, large)
     _check_width(small, large)
     _check_heads(small, large)
@@ -101,16 +103,23 @@ def _check_depth(small: ModelConfig, large: ModelConfig) -> None:
         old, new = getattr(small, name), getattr(large, name)
         if new == old:
             continue
-        if small.norm_placement == "post":
+        if small.norm_placement != "pre":
             raise ValueError(
-                f"{name}={new}: a model with norm_placement='post' cannot grow from {old} layers without changing its "
-                "outputs, because the norms of a new layer always change them. Expected norm_placement='pre'"
+                f"{name}={new}: a model with norm_placement={small.norm_placement!r} cannot grow from {old} layers "
+                "without changing its outputs, because the norms of a new layer may change them. Expected "
+                "norm_placement='pre'"
             )
         if small.share_layers:
             raise ValueError(
                 f"{name}={new} with share_layers=True: a new layer would apply the shared weights once more. "
                 f"Expected {old}, as the model to grow has it"
             )
+        for setting in ("global_layers", "unrotated_layers"):
+            if getattr(small, setting):
+                raise ValueError(
+                    f"{name}={new} with {setting}={getattr(small, setting)}: the attention of a layer depends on its "
+                    f"number, which new layers change. Expected {old}, as the model to grow has it"
+                )
         if small.scale_by_depth:
             raise ValueError(
                 f"{name}={new} with scale_by_depth=True: the attention of a layer depends on its number, which new "
@@ -132,6 +141,11 @@ def _check_width(small: ModelConfig, large: ModelConfig) -> None:
             f"Expected {small.d_model}, or a model with other positions"
         )
     is_tied = small.ties_output and not small.head_transform
+    if is_tied and not small.norm_weight:
+        raise ValueError(
+            f"d_model={large.d_model} with tie={small.tie!r} and norm_weight=False: no norm before the output can be "
+            f"rescaled. Expected {small.d_model}, as the model to grow has it"
+        )
     if is_tied and not small.has_final_norm and (small.norm_placement == "pre" or small.share_layers):
         setting = "final_norm=False" if small.norm_placement == "pre" else "share_layers=True"
         raise ValueError(
@@ -146,6 +160,12 @@ def _check_heads(small: ModelConfig, large: ModelConfig) -> None:
         raise ValueError(
             f"head_dim={new} with qk_norm=True: the norm of a head depends on its size. Expected {old}, as in the "
             f"model to grow: give --head-dim {old}, or n_heads={large.d_model // old} for d_model={large.d_model}"
+        )
+    has_more = (small.n_heads, small.kv_heads) != (large.n_heads, large.kv_heads)
+    if has_more and small.qk_norm and small.qk_norm_over == "all_heads":
+        raise ValueError(
+            f"n_heads={large.n_heads} and n_kv_heads={large.kv_heads} with qk_norm_over='all_heads': the norm depends "
+            f"on the number of heads. Expected {small.n_heads} and {small.kv_heads}, as the model to grow has them"
         )
     turns_whole_head = small.positions == "rotary" and small.rope_width is None
     if new != old and turns_whole_head and small.rope_scaling != "none":
@@ -298,12 +318,17 @@ class _Growth:
     def layer(self, old: Any, new: Any) -> None:
         """Copy the attention, the feed-forward network and the norms of a layer."""
         self.attention(old.self_attn, new.self_attn)
-        self.norm(old.self_attn_sublayer.norm, new.self_attn_sublayer.norm, self.model)
+        self.sublayer(old.self_attn_sublayer, new.self_attn_sublayer)
         if old.cross_attn is not None:
             self.attention(old.cross_attn, new.cross_attn)
-            self.norm(old.cross_attn_sublayer.norm, new.cross_attn_sublayer.norm, self.model)
+            self.sublayer(old.cross_attn_sublayer, new.cross_attn_sublayer)
         self.feed_forward(old.ffn, new.ffn)
-        self.norm(old.ffn_sublayer.norm, new.ffn_sublayer.norm, self.model)
+        self.sublayer(old.ffn_sublayer, new.ffn_sublayer)
+
+    def sublayer(self, old: Any, new: Any) -> None:
+        """Copy the norms of a residual connection."""
+        self.norm(old.norm, new.norm, self.model)
+        self.norm(old.post_norm, new.post_norm, self.model)
 
     def attention(self, old: MultiHeadAttention, new: Any) -> None:
         """Copy the four projections and the norms of queries and keys."""
@@ -314,7 +339,9 @@ class _Growth:
         self.linear(old.v_proj, new.v_proj, reads=self.model, writes=self.keys)
         self.linear(old.out_proj, new.out_proj, reads=self.queries, writes=self.model)
         for name in ("q_norm", "k_norm"):
-            self.norm(getattr(old, name), getattr(new, name), _same(self.small.head_size))
+            norm = getattr(old, name)
+            if norm is not None:
+                self.norm(norm, getattr(new, name), _same(next((len(one) for one in norm.parameters()), 0)))
 
     def feed_forward(self, old: FeedForward, new: Any) -> None:
         """Copy the two or three projections of a feed-forward network."""
@@ -354,6 +381,8 @@ class _Growth:
         if factor != 1.0:
             for parameter in norm.parameters():
                 parameter *= factor
+            if isinstance(norm, OffsetRMSNorm):  # its parameter is the difference of the weight from 1
+                norm.weight.add_(factor - 1)
 
 
 def _silence(layer: Layer) -> None:

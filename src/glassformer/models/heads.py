@@ -41,10 +41,21 @@ class LanguageModelHead(nn.Module):
     Args:
         scale: Factor on the hidden states before the projection to the vocabulary.
         transform: Applied to the hidden states first, as in BERT; None for most models.
+        softcap: Soft bound of the logits, as in Gemma 2; None for most models.
     """
 
-    def __init__(self, width: int, vocab_size: int, *, bias: bool, scale: float, transform: DenseTransform | None):
+    def __init__(
+        self,
+        width: int,
+        vocab_size: int,
+        *,
+        bias: bool,
+        scale: float,
+        transform: DenseTransform | None,
+        softcap: float | None = None,
+    ):
         super().__init__()
+        self.softcap = softcap
         self.transform = transform
         self.scale = scale
         self.out_proj = nn.Linear(width, vocab_size, bias=bias)
@@ -57,7 +68,10 @@ class LanguageModelHead(nn.Module):
             hidden = self.transform(hidden)
         if self.scale != 1.0:
             hidden = hidden * self.scale
-        return hidden if self.skips_output_layer else self.out_proj(hidden)
+        if self.skips_output_layer:
+            return hidden
+        logits: Tensor = self.out_proj(hidden)
+        return logits if self.softcap is None else self.softcap * torch.tanh(logits / self.softcap)
 
 
 class SequenceClassHead(nn.Module):

@@ -1,5 +1,8 @@
 """Scaled dot-product attention, softmax(q kᵀ · scale + bias) v: the only torch code that turns scores into weights.
 
+With a soft cap c, as in Gemma 2, the scores are c · tanh(q kᵀ · scale / c) + bias. No fused kernel has that: `sdpa`
+then computes as `math` does.
+
 Three backends compute the same function, up to rounding, with every mask:
 
 - `math` is the formula, line by line. Read this one first.
@@ -46,6 +49,7 @@ def attend(
     mask: Mask | None = None,
     bias: Tensor | None = None,
     scale: float | None = None,
+    softcap: float | None = None,
     dropout: float = 0.0,
     need_weights: bool = False,
     backend: Backend = "sdpa",
@@ -71,6 +75,7 @@ def attend(
         mask: Which keys each query may attend to. The default is all.
         bias: Added to the scores, broadcast to (B, H, T, S). Must be finite; use `mask` to exclude keys.
         scale: Factor that multiplies q kᵀ. The default is 1/√D.
+        softcap: Bound of the scores before `bias` is added. The default is none.
         dropout: Probability of dropping a weight. Pass 0 outside training.
         need_weights: Also return the weights, as they are before dropout. The output does not depend on this flag.
         backend: "sdpa", "math" or "flex"; see the module's docstring.
@@ -78,18 +83,23 @@ def attend(
     mask = Mask() if mask is None else mask
     _check(q, k, v, mask, bias, dropout, backend)
     scale = q.shape[-1] ** -0.5 if scale is None else scale
-    output = _BACKENDS[backend](q, k, v, mask, bias, scale, dropout)
-    weights = attention_weights(q, k, mask=mask, bias=bias, scale=scale) if need_weights else None
+    form = "math" if softcap is not None and backend == "sdpa" else backend
+    output = _BACKENDS[form](q, k, v, mask, bias, scale, softcap, dropout)
+    weights = attention_weights(q, k, mask=mask, bias=bias, scale=scale, softcap=softcap) if need_weights else None
     return Attended(output, weights)
 
 
-def attention_weights(q: Tensor, k: Tensor, *, mask: Mask, bias: Tensor | None, scale: float) -> Tensor:
+def attention_weights(
+    q: Tensor, k: Tensor, *, mask: Mask, bias: Tensor | None, scale: float, softcap: float | None = None
+) -> Tensor:
     """Return the attention weights (B, H, T, S). A query's weights sum to 1, or to 0 if it may attend to no key."""
     allowed = mask.dense(q.shape[2], k.shape[2], q.device)
-    return masked_softmax(q, k, allowed, bias, scale)
+    return masked_softmax(q, k, allowed, bias, scale, softcap)
 
 
-def masked_softmax(q: Tensor, k: Tensor, allowed: Tensor | None, bias: Tensor | None, scale: float) -> Tensor:
+def masked_softmax(
+    q: Tensor, k: Tensor, allowed: Tensor | None, bias: Tensor | None, scale: float, softcap: float | None = None
+) -> Tensor:
     """Return the attention weights (B, H, T, S): the softmax of q kᵀ · scale + bias over the allowed keys.
 
     `allowed` is a boolean tensor that broadcasts to (B, H, T, S); None allows every key. Half-precision queries are
@@ -100,6 +110,8 @@ def masked_softmax(q: Tensor, k: Tensor, allowed: Tensor | None, bias: Tensor | 
         q = q.float()  # the product of two numbers above 256 overflows float16
     k = k.to(q.dtype)  # a cache may store keys in a narrower dtype
     scores = (q * scale) @ _repeat_heads(k, q.shape[1]).transpose(-2, -1)  # (B, H, T, S)
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
     if bias is not None:
         scores = scores + bias
     if allowed is None:
@@ -112,18 +124,20 @@ def masked_softmax(q: Tensor, k: Tensor, allowed: Tensor | None, bias: Tensor | 
 class Attend(nn.Module):
     """`attend` as a module without parameters, so that forward hooks can read q, k, mask and bias."""
 
-    def __init__(self, *, scale: float, dropout: float = 0.0, backend: Backend = "sdpa"):
+    def __init__(self, *, scale: float, softcap: float | None = None, dropout: float = 0.0, backend: Backend = "sdpa"):
         super().__init__()
         check_probability("attention dropout", dropout)
         check_backend(backend)
         self.scale = scale
+        self.softcap = softcap
         self.dropout = dropout
         self.backend: Backend = backend
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, mask: Mask | None, bias: Tensor | None) -> Tensor:
         """Return `attend(...).output`, (B, H, T, D), with dropout in training only."""
         dropout = self.dropout if self.training else 0.0
-        return attend(q, k, v, mask=mask, bias=bias, scale=self.scale, dropout=dropout, backend=self.backend).output
+        options = {"scale": self.scale, "softcap": self.softcap, "dropout": dropout}
+        return attend(q, k, v, mask=mask, bias=bias, backend=self.backend, **options).output  # type: ignore[arg-type]
 
     @override
     def extra_repr(self) -> str:
@@ -136,7 +150,9 @@ def reads_unfilled(model: nn.Module, keys: Tensor, kernels: KernelSet) -> bool:
     If so, the caller must clear a cache before using it for another text. `keys` is one layer's cached keys,
     (B, G, capacity, D); `kernels` are the kernels that the step uses.
     """
-    is_fused = all(module.backend == "sdpa" for module in model.modules() if isinstance(module, Attend))
+    is_fused = all(
+        module.backend == "sdpa" and module.softcap is None for module in model.modules() if isinstance(module, Attend)
+    )
     return not (is_fused and kernels.reads_only_filled(keys, next(model.parameters())))
 
 
@@ -177,12 +193,30 @@ def _repeat_heads(x: Tensor, n_heads: int) -> Tensor:
     return x if group_size == 1 else x.repeat_interleave(group_size, dim=1)  # (B, H, S, D)
 
 
-def _math(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scale: float, dropout: float) -> Tensor:
-    weights = attention_weights(q, k, mask=mask, bias=bias, scale=scale)
+def _math(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Mask,
+    bias: Tensor | None,
+    scale: float,
+    softcap: float | None,
+    dropout: float,
+) -> Tensor:
+    weights = attention_weights(q, k, mask=mask, bias=bias, scale=scale, softcap=softcap)
     return F.dropout(weights, dropout) @ _repeat_heads(v.to(q.dtype), q.shape[1])
 
 
-def _sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scale: float, dropout: float) -> Tensor:
+def _sdpa(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Mask,
+    bias: Tensor | None,
+    scale: float,
+    softcap: None,
+    dropout: float,
+) -> Tensor:
     n_queries, n_keys = q.shape[2], k.shape[2]
     if mask.by_blocks and bias is None and not dropout:
         return _sdpa_by_blocks(q, k, v, mask, scale)
@@ -219,11 +253,20 @@ def _sdpa_by_blocks(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float) -
     for first in range(0, n_queries, masks.QUERY_BLOCK):
         last = min(first + masks.QUERY_BLOCK, n_queries)
         part, keys = mask.block(first, last, n_queries, n_keys, q.device)
-        parts.append(_sdpa(q[:, :, first:last], k[:, :, keys], v[:, :, keys], part, None, scale, 0.0))
+        parts.append(_sdpa(q[:, :, first:last], k[:, :, keys], v[:, :, keys], part, None, scale, None, 0.0))
     return torch.cat(parts, 2)  # (B, H, T, D)
 
 
-def _flex(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scale: float, dropout: float) -> Tensor:
+def _flex(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Mask,
+    bias: Tensor | None,
+    scale: float,
+    softcap: float | None,
+    dropout: float,
+) -> Tensor:
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     if dropout:
@@ -237,11 +280,12 @@ def _flex(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scal
             lambda b, h, i, j: full[b, h, i, j], batch, n_heads, n_queries, n_keys, device=q.device
         )
     score_mod = None
-    if bias is not None:
-        full_bias = bias.expand(batch, n_heads, n_queries, n_keys)
+    if bias is not None or softcap is not None:
+        full_bias = None if bias is None else bias.expand(batch, n_heads, n_queries, n_keys)
 
         def score_mod(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-            return score + full_bias[b, h, i, j]
+            score = score if softcap is None else softcap * torch.tanh(score / softcap)
+            return score if full_bias is None else score + full_bias[b, h, i, j]
 
     output: Tensor = flex_attention(
         q,
@@ -255,7 +299,7 @@ def _flex(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scal
     return output
 
 
-_BACKENDS: dict[str, Callable[[Tensor, Tensor, Tensor, Mask, Tensor | None, float, float], Tensor]] = {
+_BACKENDS: dict[str, Callable[..., Tensor]] = {
     "sdpa": _sdpa,
     "math": _math,
     "flex": _flex,

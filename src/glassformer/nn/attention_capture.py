@@ -143,7 +143,7 @@ def _record(
     if rows is not None:
         chosen = _resolve("rows", rows, q.shape[2])
         q, bias, allowed = (_pick(x, 2, chosen) for x in (q, bias, allowed))
-    captured.add(name, masked_softmax(q, k, allowed, bias, module.scale).cpu())
+    captured.add(name, masked_softmax(q, k, allowed, bias, module.scale, module.softcap).cpu())
 
 
 def _resolve(name: str, indices: Sequence[int], size: int) -> list[int]:

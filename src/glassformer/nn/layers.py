@@ -29,7 +29,7 @@ from glassformer.nn.multi_head_attention import MultiHeadAttention
 from glassformer.nn.norms import normalize
 from glassformer.nn.positions import Rotation
 
-NormPlacement = Literal["pre", "post"]
+NormPlacement = Literal["pre", "post", "sandwich", "output"]
 Parallel = Literal["none", "two_norms", "one_norm"]
 
 
@@ -38,17 +38,29 @@ class Sublayer(nn.Module):
 
     With `placement="post"` it is norm(x + f(x)), as in Vaswani et al. (2017). With "pre" it is x + f(norm(x)), as in
     GPT-2 and most later models. Pre-norm models can be trained without warmup, because no norm lies between the
-    residual sums (Xiong et al. 2020). `multiplier` is a factor on f's output.
+    residual sums (Xiong et al. 2020). With "output" it is x + norm(f(x)), as in OLMo 2, and with "sandwich"
+    x + post_norm(f(norm(x))), as in Gemma 2. `multiplier` is a factor on f's output.
     """
 
     takes_kernels = True
     """Whether `forward` has the parameter `kernels`. Classes with the signature of a document have none."""
 
-    def __init__(self, norm: nn.Module, *, placement: NormPlacement, dropout: float = 0.0, multiplier: float = 1.0):
+    def __init__(
+        self,
+        norm: nn.Module,
+        *,
+        placement: NormPlacement,
+        post_norm: nn.Module | None = None,
+        dropout: float = 0.0,
+        multiplier: float = 1.0,
+    ):
         super().__init__()
-        if placement not in ("pre", "post"):
-            raise ValueError(f"norm_placement={placement!r}: expected 'pre' or 'post'")
+        if placement not in ("pre", "post", "sandwich", "output"):
+            raise ValueError(f"norm_placement={placement!r}: expected 'pre', 'post', 'sandwich' or 'output'")
+        if (post_norm is not None) != (placement == "sandwich"):
+            raise ValueError(f"post_norm with norm_placement={placement!r}: expected it with 'sandwich' only")
         self.norm = norm
+        self.post_norm = post_norm
         self.placement = placement
         self.multiplier = multiplier
         self.dropout = Dropout(dropout)
@@ -58,6 +70,10 @@ class Sublayer(nn.Module):
 
         `kernels` may compute the norm; None is plain torch.
         """
+        if self.post_norm is not None:
+            return x + self.branch(normalize(self.post_norm, f(normalize(self.norm, x, kernels)), kernels))
+        if self.placement == "output":
+            return x + self.branch(normalize(self.norm, f(x), kernels))
         if self.placement == "pre":
             return x + self.branch(f(normalize(self.norm, x, kernels)))
         return normalize(self.norm, x + self.branch(f(x)), kernels)

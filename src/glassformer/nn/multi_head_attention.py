@@ -14,6 +14,8 @@ C model width, H query heads, G key-value heads, D head size.
     value (B, S, C) ── v_proj ── (B, G, S, D) ─┘
 """
 
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 
@@ -48,7 +50,10 @@ class MultiHeadAttention(nn.Module):
         relative_proj: Whether vectors of relative positions have projections besides those of queries and keys.
         qk_norm: Kind of norm, one of those in `norms.py`, that is applied to each head's queries and keys before q kᵀ
             is computed. None applies no norm.
+        qk_norm_over: Whether these norms are over each head, or over all heads at once, as in OLMo 2.
+        clip_qkv: Bound of the absolute value of queries, keys and values, as they are projected. The default is none.
         scale: Factor that multiplies q kᵀ. The default is 1/√head_dim.
+        softcap: Bound of the scores, as in Gemma 2 (see `attend`). The default is none.
         dropout: Probability of dropping an attention weight in training.
         backend: Implementation of the attention; see `attend`.
     """
@@ -67,7 +72,11 @@ class MultiHeadAttention(nn.Module):
         qk_norm: NormKind | None = None,
         norm_eps: float = 1e-6,
         norm_bias: bool = True,
+        norm_weight: bool = True,
+        qk_norm_over: Literal["head", "all_heads"] = "head",
+        clip_qkv: float | None = None,
         scale: float | None = None,
+        softcap: float | None = None,
         dropout: float = 0.0,
         backend: Backend = "sdpa",
     ):
@@ -92,9 +101,16 @@ class MultiHeadAttention(nn.Module):
         self.relative_k_proj = nn.Linear(d_model, n_heads * head_dim, bias=has_key_bias) if relative_proj else None
         self.qkv_proj: nn.Module | None = None
         """The three input projections fused into one; set only in packed models (`runtime/packed_model.py`)."""
-        self.q_norm = make_norm(qk_norm, head_dim, norm_eps, bias=norm_bias) if qk_norm else None
-        self.k_norm = make_norm(qk_norm, head_dim, norm_eps, bias=norm_bias) if qk_norm else None
-        self.attend = Attend(scale=head_dim**-0.5 if scale is None else scale, dropout=dropout, backend=backend)
+        self.norms_all_heads = qk_norm is not None and qk_norm_over == "all_heads"
+        self.clip_qkv = clip_qkv
+
+        def make_qk_norm(n_heads: int) -> nn.Module | None:
+            width = head_dim * n_heads if self.norms_all_heads else head_dim
+            return make_norm(qk_norm, width, norm_eps, bias=norm_bias, weight=norm_weight) if qk_norm else None
+
+        self.q_norm, self.k_norm = make_qk_norm(n_heads), make_qk_norm(n_kv_heads)
+        scale = head_dim**-0.5 if scale is None else scale
+        self.attend = Attend(scale=scale, softcap=softcap, dropout=dropout, backend=backend)
 
     def forward(
         self,
@@ -159,7 +175,7 @@ class MultiHeadAttention(nn.Module):
         else:
             q = self._prepare(self.q_proj(query), self.n_heads, self.q_norm, rotation, kernels)  # (B, H, T, D)
             k = self._prepare(self.k_proj(key), self.n_kv_heads, self.k_norm, rotation, kernels)  # (B, G, S, D)
-            v = split_heads(self.v_proj(value), self.n_kv_heads)  # (B, G, S, D)
+            v = split_heads(self._clip(self.v_proj(value)), self.n_kv_heads)  # (B, G, S, D)
         return (q, k, v) if cache is None else (q, *cache.update(k, v))
 
     def split(
@@ -177,7 +193,7 @@ class MultiHeadAttention(nn.Module):
             q, k, v = torch.split(joined, [heads * width, groups * width, groups * width], -1)
             q = self._prepare(q, heads, self.q_norm, rotation, kernels)
             k = self._prepare(k, groups, self.k_norm, rotation, kernels)
-        return q, k, split_heads(v, groups)
+        return q, k, split_heads(self._clip(v), groups)
 
     def _project_vectors(self, table: Tensor) -> tuple[Tensor, Tensor]:
         """Return the query and key projections of vectors (N, C), split into heads: two of (H, N, D)."""
@@ -203,10 +219,16 @@ class MultiHeadAttention(nn.Module):
         kernels: KernelSet | None,
     ) -> Tensor:
         """Split projected queries or keys into heads, then apply `norm` and `rotation` where they are given."""
+        x = self._clip(x)
+        if norm is not None and self.norms_all_heads:
+            x = normalize(norm, x, kernels)  # (B, T, H·D)
         x = split_heads(x, n_heads)  # (B, H, T, D)
-        if norm is not None:
+        if norm is not None and not self.norms_all_heads:
             x = normalize(norm, x, kernels)
         return x if rotation is None else rotation.rotate(x, kernels)
+
+    def _clip(self, x: Tensor) -> Tensor:
+        return x if self.clip_qkv is None else x.clamp(-self.clip_qkv, self.clip_qkv)
 
 
 def split_heads(x: Tensor, n_heads: int) -> Tensor:

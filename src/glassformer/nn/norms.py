@@ -70,17 +70,18 @@ def normalize(norm: nn.Module, x: Tensor, kernels: KernelSet | None = None) -> T
     return kernels.layer_norm(x, weight, bias, eps)
 
 
-def make_norm(kind: NormKind, width: int, eps: float, *, bias: bool = True) -> nn.Module:
+def make_norm(kind: NormKind, width: int, eps: float, *, bias: bool = True, weight: bool = True) -> nn.Module:
     """Return a new norm module over a last dimension of size `width`.
 
     `kind` is "layer" (`nn.LayerNorm`), "rms" (`nn.RMSNorm`), "offset_rms" (`OffsetRMSNorm`) or "mean_std"
-    (`MeanStdNorm`). `bias` says whether a layer norm has one; RMS norms never do.
+    (`MeanStdNorm`). `bias` says whether a layer norm has one; RMS norms never do. Without
+    `weight`, as in OLMo, a layer norm or RMS norm has no parameters.
     """
     check_positive("norm width", width)
     if kind == "layer":
-        return nn.LayerNorm(width, eps=eps, bias=bias)
+        return nn.LayerNorm(width, eps=eps, bias=bias, elementwise_affine=weight)
     if kind == "rms":
-        return nn.RMSNorm(width, eps=eps)
+        return nn.RMSNorm(width, eps=eps, elementwise_affine=weight)
     if kind == "offset_rms":
         return OffsetRMSNorm(width, eps=eps)
     if kind == "mean_std":

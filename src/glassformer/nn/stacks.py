@@ -9,6 +9,7 @@ from torch.utils.checkpoint import checkpoint
 
 from glassformer.nn.cache import KVCache
 from glassformer.nn.disentangled_positions import DisentangledPositions
+from glassformer.nn.layer_inputs import LayerInputs, LayerKinds, Scene
 from glassformer.nn.layers import Layer
 from glassformer.nn.masks import Mask
 from glassformer.nn.norms import normalize
@@ -19,8 +20,8 @@ from glassformer.nn.tensor_checks import check_probability
 class Stack(nn.Module):
     """Layers applied in order, then an optional final norm.
 
-    The rotary angles, the score bias and the additive mask are the same in every layer, so the stack computes them once
-    per forward pass.
+    The rotary angles, the score bias and the additive mask are the same in every layer of a kind, so they are computed
+    once per forward pass (`LayerInputs`).
 
     Args:
         layers: The layers, or a single one that is applied `depth` times (shared weights, as in ALBERT).
@@ -30,6 +31,8 @@ class Stack(nn.Module):
         score_bias: Position bias that is added to the self-attention scores, or a list with one for each layer.
         layer_drop: Probability of skipping a layer in training (Fan et al. 2020).
         relative: Relative positions of disentangled attention, as in DeBERTa.
+        kinds: Layers that differ in attention: some may ignore the window of the mask, or rotary positions.
+        local_rotary: Rotary positions of the layers that do not ignore the window; None is `rotary`.
     """
 
     def __init__(
@@ -42,6 +45,8 @@ class Stack(nn.Module):
         score_bias: RelativeBias | Alibi | nn.ModuleList | None = None,
         layer_drop: float = 0.0,
         relative: DisentangledPositions | None = None,
+        kinds: LayerKinds | None = None,
+        local_rotary: Rotary | None = None,
     ):
         super().__init__()
         check_probability("layer_drop", layer_drop)
@@ -54,6 +59,8 @@ class Stack(nn.Module):
         self.score_bias = score_bias
         self.layer_drop = layer_drop
         self.relative = relative
+        self.kinds = LayerKinds() if kinds is None else kinds
+        self.local_rotary = local_rotary
         self.gradient_checkpointing = False
 
     def forward(
@@ -81,32 +88,34 @@ class Stack(nn.Module):
         if cache is not None:
             cache.check_layers(self.depth)
         keys = positions if key_positions is None else key_positions
-        rotation = self.rotary(positions) if self.rotary is not None else None
         kernels = None if cache is None else cache.kernels
         n_keys = x.shape[1] if cache is None else cache.n_keys(x.shape[1])
         like = _like_products_of(x)
-
-        def with_bias(module: nn.Module | None) -> dict[str, Any]:
-            """Return the mask and the bias that layers with this score bias take."""
-            bias = None if module is None else module(positions, keys).to(x)
-            whole = None if mask is None else mask.with_additive(x.shape[1], n_keys, bias, like, kernels)
-            return {"mask": whole, "bias": bias}
-
+        scene = Scene(
+            positions=positions,
+            key_positions=keys,
+            mask=mask,
+            n_keys=n_keys,
+            like=like,
+            dtype=x.dtype,
+            kernels=kernels,
+            is_additive=self.relative is None,
+        )
+        own = LayerInputs(
+            scene, self.kinds, score_bias=self.score_bias, rotary=self.rotary, local_rotary=self.local_rotary
+        )
         if memory is not None and memory_mask is not None:
             group_size = x.shape[0] // max(memory.shape[0], 1)  # sequences that share one encoder output
             n_queries = group_size * x.shape[1]
             memory_mask = memory_mask.with_additive(n_queries, memory.shape[1], None, like, kernels)
-        inputs: dict[str, Any] = {"rotation": rotation, "memory": memory, "memory_mask": memory_mask}
-        if self.relative is not None:  # each layer adds its own bias, so that the mask is not made additive here
-            inputs |= {"mask": mask, "relative": self.relative(positions, keys)}
-        elif not isinstance(self.score_bias, nn.ModuleList):
-            inputs |= with_bias(self.score_bias)
+        shared: dict[str, Any] = {"memory": memory, "memory_mask": memory_mask}
+        if self.relative is not None:
+            shared["relative"] = self.relative(positions, keys)
         for index in range(self.depth):
             if self.training and self.layer_drop and torch.rand(()) < self.layer_drop:
                 continue
-            layer = self.layers[index % len(self.layers)]
-            if isinstance(self.score_bias, nn.ModuleList):
-                inputs |= with_bias(self.score_bias[index % len(self.layers)])
+            place = index % len(self.layers)
+            layer, inputs = self.layers[place], shared | own.of(index, place)
             if self.gradient_checkpointing and self.training and cache is None:
                 x = checkpoint(layer, x, use_reentrant=False, **inputs)
             else:

@@ -74,10 +74,13 @@ def merge_heads(x: Array) -> Array:
 
 
 class ScaledDotProduct:
-    """Scaled dot-product attention with its backward pass: softmax(q kᵀ · scale + bias) v."""
+    """Scaled dot-product attention with its backward pass: softmax(q kᵀ · scale + bias) v.
 
-    def __init__(self, scale: float):
-        self.scale = scale
+    With a soft cap c the products become c · tanh(q kᵀ · scale / c).
+    """
+
+    def __init__(self, scale: float, softcap: float | None = None):
+        self.scale, self.softcap = scale, softcap
 
     def forward(self, q: Array, k: Array, v: Array, allowed: Array, bias: Array | None) -> Array:
         """Return the attention output: q (B, H, T, D), k and v (B, H, S, D) -> (B, H, T, D).
@@ -86,6 +89,9 @@ class ScaledDotProduct:
         """
         self.q, self.k, self.v = q, k, v
         scores = q @ k.swapaxes(-1, -2) * self.scale  # (B, H, T, S)
+        if self.softcap is not None:
+            self.bounded = np.tanh(scores / self.softcap)
+            scores = self.softcap * self.bounded
         if bias is not None:
             scores = scores + bias
         self.weights = masked_softmax(scores, allowed)
@@ -99,7 +105,24 @@ class ScaledDotProduct:
         dv = self.weights.swapaxes(-1, -2) @ dout
         dweights = dout @ self.v.swapaxes(-1, -2)
         dscores = self.weights * (dweights - (dweights * self.weights).sum(-1, keepdims=True))
-        return dscores @ self.k * self.scale, dscores.swapaxes(-1, -2) @ self.q * self.scale, dv, dscores
+        dproducts = dscores if self.softcap is None else dscores * (1 - self.bounded**2)
+        return dproducts @ self.k * self.scale, dproducts.swapaxes(-1, -2) @ self.q * self.scale, dv, dscores
+
+
+class Clip:
+    """Clips numbers to the range from -bound to bound; None clips nothing."""
+
+    def __init__(self, bound: float | None):
+        self.bound = np.inf if bound is None else bound
+
+    def forward(self, x: Array) -> Array:
+        """Return x with its values clipped."""
+        self.is_inside = np.abs(x) <= self.bound
+        return np.clip(x, -self.bound, self.bound)
+
+    def backward(self, dy: Array) -> Array:
+        """Return the gradient of x: none where x was clipped."""
+        return np.where(self.is_inside, dy, 0.0)
 
 
 class MultiHeadAttention:
@@ -113,7 +136,8 @@ class MultiHeadAttention:
         self.norms = None
         if config.qk_norm:
             self.norms = [make_norm(config.norm, params.at(name), config.norm_eps) for name in ("q_norm", "k_norm")]
-        self.core = ScaledDotProduct(config.scale if scale is None else scale)
+        self.clips = [Clip(config.clip_qkv) for _ in "qkv"]
+        self.core = ScaledDotProduct(config.scale if scale is None else scale, config.attention_softcap)
         self.amplitude = rotary_amplitude(config)
         self.disentangled = DisentangledBias(params, config) if config.positions == "disentangled" else None
         self.dtable: Array = np.zeros(())
@@ -133,10 +157,13 @@ class MultiHeadAttention:
         are the rotary angles of the tokens; `relative` holds the vectors of relative positions and each pair's row.
         """
         self.angles = angles
-        q = split_heads(self.q_proj.forward(query), self.config.n_heads)
-        k = split_heads(self.k_proj.forward(memory), self.config.kv_heads)
-        v = split_heads(self.v_proj.forward(memory), self.config.kv_heads)
-        if self.norms is not None:
+        q, k = self.clips[0].forward(self.q_proj.forward(query)), self.clips[1].forward(self.k_proj.forward(memory))
+        over_all = self.config.qk_norm_over == "all_heads"
+        if self.norms is not None and over_all:
+            q, k = self.norms[0].forward(q), self.norms[1].forward(k)
+        q, k = split_heads(q, self.config.n_heads), split_heads(k, self.config.kv_heads)
+        v = split_heads(self.clips[2].forward(self.v_proj.forward(memory)), self.config.kv_heads)
+        if self.norms is not None and not over_all:
             q, k = self.norms[0].forward(q), self.norms[1].forward(k)
         if angles is not None:
             q, k = turn(q, angles, self.amplitude), turn(k, angles, self.amplitude)
@@ -156,10 +183,14 @@ class MultiHeadAttention:
             dq, dk = dq + dq_more, dk + dk_more
         if self.angles is not None:
             dq, dk = turn(dq, -self.angles, self.amplitude), turn(dk, -self.angles, self.amplitude)
-        if self.norms is not None:
+        over_all = self.config.qk_norm_over == "all_heads"
+        if self.norms is not None and not over_all:
             dq, dk = self.norms[0].backward(dq), self.norms[1].backward(dk)
-        dquery = self.q_proj.backward(merge_heads(dq))
-        dmemory = self.k_proj.backward(merge_heads(dk)) + self.v_proj.backward(merge_heads(dv))
+        dq, dk, dv = merge_heads(dq), merge_heads(dk), self.clips[2].backward(merge_heads(dv))
+        if self.norms is not None and over_all:
+            dq, dk = self.norms[0].backward(dq), self.norms[1].backward(dk)
+        dquery = self.q_proj.backward(self.clips[0].backward(dq))
+        dmemory = self.k_proj.backward(self.clips[1].backward(dk)) + self.v_proj.backward(dv)
         return dquery, dmemory, dscores
 
     def _sum_groups(self, grad: Array) -> Array:

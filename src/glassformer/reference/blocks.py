@@ -66,13 +66,13 @@ class LayerNorm:
         centred = x - x.mean(-1, keepdims=True)
         self.rate = 1 / np.sqrt((centred**2).mean(-1, keepdims=True) + self.eps)
         self.normal = centred * self.rate
-        y: Array = self.params["weight"] * self.normal
+        y: Array = _weight(self.params) * self.normal
         return y + self.params["bias"] if "bias" in self.params else y
 
     def backward(self, dy: Array) -> Array:
         """Return the gradient of x, which includes the paths through the mean and the variance."""
         _add_affine_grads(self.params, dy, self.normal)
-        dn = dy * self.params["weight"]
+        dn = dy * _weight(self.params)
         return self.rate * (dn - dn.mean(-1, keepdims=True) - self.normal * (dn * self.normal).mean(-1, keepdims=True))
 
 
@@ -86,12 +86,13 @@ class RmsNorm:
         """Normalize x (..., C) over its last axis and return the same shape."""
         self.rate = 1 / np.sqrt((x**2).mean(-1, keepdims=True) + self.eps)
         self.normal = x * self.rate
-        return self.params["weight"] * self.normal
+        y: Array = _weight(self.params) * self.normal
+        return y
 
     def backward(self, dy: Array) -> Array:
         """Return the gradient of x, which includes the path through the root mean square."""
         _add_affine_grads(self.params, dy, self.normal)
-        dn = dy * self.params["weight"]
+        dn = dy * _weight(self.params)
         return self.rate * (dn - self.normal * (dn * self.normal).mean(-1, keepdims=True))
 
 
@@ -151,9 +152,16 @@ def make_norm(kind: str, params: Parameters, eps: float) -> Norm:
     return forms[kind](params, eps)
 
 
+def _weight(params: Parameters) -> Array | float:
+    if "weight" in params:
+        return params["weight"]
+    return 1.0
+
+
 def _add_affine_grads(params: Parameters, dy: Array, normal: Array) -> None:
     width = dy.shape[-1]
-    params.add_grad("weight", (dy * normal).reshape(-1, width).sum(0))
+    if "weight" in params:
+        params.add_grad("weight", (dy * normal).reshape(-1, width).sum(0))
     if "bias" in params:
         params.add_grad("bias", dy.reshape(-1, width).sum(0))
 

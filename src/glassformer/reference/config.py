@@ -39,7 +39,11 @@ class Config:
     key_bias: bool = True
     out_bias: bool = True
     qk_norm: bool = False
+    qk_norm_over: str = "head"
+    clip_qkv: float | None = None
+    attention_softcap: float | None = None
     sliding_window: int | None = None
+    global_layers: tuple[int, ...] = ()
     activation: str = "relu"
     gated: bool = False
     ffn_bias: bool = True
@@ -47,12 +51,16 @@ class Config:
     norm_placement: str = "post"
     norm_eps: float = 1e-5
     norm_bias: bool = True
+    norm_weight: bool = True
+    first_norm: bool = True
     final_norm: bool | None = None
     positions: str = "sinusoidal"
     position_offset: int = 0
     sinusoid_halves: bool = False
     sinusoid_full_range: bool = False
     rope_theta: float = 10000.0
+    local_rope_theta: float | None = None
+    unrotated_layers: tuple[int, ...] = ()
     rope_width: int | None = None
     rope_scaling: str = "none"
     rope_factor: float = 1.0
@@ -92,6 +100,7 @@ class Config:
     output_bias: bool = True
     scale_output: bool = False
     output_multiplier: float = 1.0
+    output_softcap: float | None = None
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Config":
@@ -153,5 +162,5 @@ class Config:
 
     @property
     def has_final_norm(self) -> bool:
-        """Whether a norm follows the last layer of a stack: `final_norm`, or if it is None, only with pre-norm."""
-        return self.norm_placement == "pre" if self.final_norm is None else self.final_norm
+        """Whether a norm follows the last layer of a stack: `final_norm`, or if it is None, unless with post-norm."""
+        return self.norm_placement != "post" if self.final_norm is None else self.final_norm

@@ -77,6 +77,7 @@ class Head:
             self.transform = Transform(params.at("transform"), config, activation)
         self.scale = config.d_model**-0.5 if is_words and config.scale_output else 1.0
         self.scale *= config.output_multiplier if is_words else 1.0
+        self.softcap = config.output_softcap if is_words else None
         self.has_unit_length = config.unit_length
         self.projection = None if config.head == "embedding" else Linear(params.at("out_proj"), tied=tied)
 
@@ -90,7 +91,11 @@ class Head:
         if self.transform is not None:
             x = self.transform.forward(x)
         if self.projection is not None:
-            return self.projection.forward(x * self.scale)
+            logits = self.projection.forward(x * self.scale)
+            if self.softcap is None:
+                return logits
+            self.bounded = np.tanh(logits / self.softcap)
+            return self.softcap * self.bounded
         if not self.has_unit_length:
             return x
         self.length = np.maximum(np.sqrt((x**2).sum(-1, keepdims=True)), 1e-12)
@@ -99,6 +104,8 @@ class Head:
 
     def backward(self, dy: Array) -> Array:
         """Return the gradient with respect to the hidden states."""
+        if self.softcap is not None:
+            dy = dy * (1 - self.bounded**2)
         if self.projection is not None:
             dx = self.projection.backward(dy) * self.scale
         elif not self.has_unit_length:

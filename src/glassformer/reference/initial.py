@@ -49,7 +49,8 @@ def _linear(shapes: Shapes, name: str, n_in: int, n_out: int, bias: bool = True)
 
 
 def _norm(shapes: Shapes, name: str, config: Config, width: int) -> None:
-    shapes[f"{name}.weight"] = (width,)
+    if config.norm_weight:
+        shapes[f"{name}.weight"] = (width,)
     if config.norm not in ("rms", "offset_rms") and config.norm_bias:
         shapes[f"{name}.bias"] = (width,)
 
@@ -74,12 +75,13 @@ def _stack(shapes: Shapes, name: str, config: Config, depth: int, *, cross: bool
         layer = f"{name}.layers.{index}"
         for attention in ("self_attn", "cross_attn") if cross else ("self_attn",):
             _attention(shapes, f"{layer}.{attention}", config)
-            _norm(shapes, f"{layer}.{attention}_sublayer.norm", config, config.d_model)
+            if index or config.first_norm:
+                _sublayer(shapes, f"{layer}.{attention}_sublayer", config)
         for projection in ("up_proj", "gate_proj") if config.gated else ("up_proj",):
             _linear(shapes, f"{layer}.ffn.{projection}", config.d_model, config.d_ff, config.ffn_bias)
         _linear(shapes, f"{layer}.ffn.down_proj", config.d_ff, config.d_model, config.ffn_bias)
         if config.parallel_ffn != "one_norm":
-            _norm(shapes, f"{layer}.ffn_sublayer.norm", config, config.d_model)
+            _sublayer(shapes, f"{layer}.ffn_sublayer", config)
     if config.has_final_norm:
         _norm(shapes, f"{name}.norm", config, config.d_model)
     if config.positions == "disentangled":
@@ -96,6 +98,12 @@ def _stack(shapes: Shapes, name: str, config: Config, depth: int, *, cross: bool
             shapes[f"{name}.score_bias{part}.weight"] = (config.relative_buckets, config.n_heads)
 
 
+def _sublayer(shapes: Shapes, name: str, config: Config) -> None:
+    _norm(shapes, f"{name}.norm", config, config.d_model)
+    if config.norm_placement == "sandwich":
+        _norm(shapes, f"{name}.post_norm", config, config.d_model)
+
+
 def _attention(shapes: Shapes, name: str, config: Config) -> None:
     for projection, heads in (("q_proj", config.n_heads), ("k_proj", config.kv_heads), ("v_proj", config.kv_heads)):
         bias = config.qkv_bias and (config.key_bias or projection != "k_proj")
@@ -106,8 +114,9 @@ def _attention(shapes: Shapes, name: str, config: Config) -> None:
             width = config.n_heads * config.head_size
             _linear(shapes, f"{name}.{projection}", config.d_model, width, config.qkv_bias and bias)
     if config.qk_norm:
-        for norm in ("q_norm", "k_norm"):
-            _norm(shapes, f"{name}.{norm}", config, config.head_size)
+        for norm, n_heads in (("q_norm", config.n_heads), ("k_norm", config.kv_heads)):
+            width = config.head_size * (n_heads if config.qk_norm_over == "all_heads" else 1)
+            _norm(shapes, f"{name}.{norm}", config, width)
 
 
 def _head(shapes: Shapes, config: Config) -> None:

@@ -1,6 +1,7 @@
 """Residual connections, Transformer layers and stacks of layers."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -14,17 +15,28 @@ from glassformer.reference.positions import RelativeBias, alibi, rotary_angles, 
 
 
 class Sublayer:
-    """A residual connection around a function f: norm(x + f(x)) for post-norm, x + f(norm(x)) for pre-norm."""
+    """A residual connection around a function f: norm(x + f(x)) for post-norm, x + f(norm(x)) for pre-norm.
+
+    With the placement "output" it is x + norm(f(x)), and with "sandwich" x + post_norm(f(norm(x))).
+    """
 
     def __init__(self, params: Parameters, config: Config):
         self.norm = make_norm(config.norm, params.at("norm"), config.norm_eps)  # without parameters if not used
-        self.is_pre = config.norm_placement == "pre"
+        self.placement = config.norm_placement
+        self.has_norm = True
+        self.post_norm = make_norm(config.norm, params.at("post_norm"), config.norm_eps)
         self.multiplier = config.residual_multiplier
 
     def forward(self, x: Array, step: Callable[[Array], Array]) -> Array:
         """Apply the function `step` to x (B, T, C) inside the residual connection."""
-        if self.is_pre:
+        if not self.has_norm:
+            return x + self.multiplier * step(x)
+        if self.placement == "pre":
             return x + self.multiplier * step(self.norm.forward(x))
+        if self.placement == "output":
+            return x + self.multiplier * self.norm.forward(step(x))
+        if self.placement == "sandwich":
+            return x + self.multiplier * self.post_norm.forward(step(self.norm.forward(x)))
         return self.norm.forward(x + self.multiplier * step(x))
 
     def backward(self, dy: Array, step: Callable[[Array], Array]) -> Array:
@@ -32,8 +44,14 @@ class Sublayer:
 
         `step` is the backward pass of the function that `forward` applied.
         """
-        if self.is_pre:
+        if not self.has_norm:
+            return dy + step(self.multiplier * dy)
+        if self.placement == "pre":
             return dy + self.norm.backward(step(self.multiplier * dy))
+        if self.placement == "output":
+            return dy + step(self.norm.backward(self.multiplier * dy))
+        if self.placement == "sandwich":
+            return dy + self.norm.backward(step(self.post_norm.backward(self.multiplier * dy)))
         dsum = self.norm.backward(dy)
         return dsum + step(self.multiplier * dsum)
 
@@ -131,11 +149,16 @@ class Stack:
         names = [f"layers.{0 if config.share_layers else index}" for index in range(depth)]
         self.layers = [
             Layer(
-                params.at(name), config, cross=cross, scale=config.scale / (index + 1 if config.scale_by_depth else 1)
+                params.at(name),
+                self.config_of(index),
+                cross=cross,
+                scale=config.scale / (index + 1 if config.scale_by_depth else 1),
             )
             for index, name in enumerate(names)
         ]
         self.norm = make_norm(config.norm, params.at("norm"), config.norm_eps) if config.has_final_norm else None
+        if not config.first_norm:
+            self.layers[0].self_attn_sublayer.has_norm = False
         self.convolution: Convolution | None = None
         if config.conv_kernel is not None:
             self.convolution = Convolution(params.at("layers.0.convolution"), config)
@@ -154,6 +177,13 @@ class Stack:
                 for part in parts
             ]
 
+    def config_of(self, index: int) -> Config:
+        """Return the config of a layer: those that are not global may have rotary positions of their own."""
+        theta = self.config.local_rope_theta
+        if theta is None or index in self.config.global_layers:
+            return self.config
+        return replace(self.config, rope_theta=theta, rope_scaling="none")
+
     def forward(
         self,
         x: Array,
@@ -161,21 +191,25 @@ class Stack:
         allowed: Array,
         memory: Array | None = None,
         memory_allowed: Array | None = None,
+        allowed_globally: Array | None = None,
     ) -> Array:
         """Apply all layers and the final norm to x (B, T, C) and return the same shape.
 
-        `positions` are the position numbers (B, T). The other arguments are those of `Layer.forward`.
+        `positions` are the position numbers (B, T). Global layers attend to the tokens of `allowed_globally`. The other
+        arguments are those of `Layer.forward`.
         """
         biases: list[Array] = [table.forward(positions) for table in self.tables]
-        angles = None
         if self.config.positions == "alibi":
             biases = [alibi(self.config.n_heads, positions)]
-        elif self.config.positions == "rotary":
-            angles = rotary_angles(positions, rotary_rates(self.config))
         relative = None if self.relative is None else self.relative.forward(positions)
         for index, layer in enumerate(self.layers):
             bias = biases[index % len(biases)] if biases else None
-            before, x = x, layer.forward(x, allowed, bias, angles, memory, memory_allowed, relative)
+            angles = None
+            if self.config.positions == "rotary" and index not in self.config.unrotated_layers:
+                angles = rotary_angles(positions, rotary_rates(self.config_of(index)))
+            is_local = allowed_globally is None or index not in self.config.global_layers
+            pairs = allowed if is_local or allowed_globally is None else allowed_globally
+            before, x = x, layer.forward(x, pairs, bias, angles, memory, memory_allowed, relative)
             if index == 0 and self.convolution is not None:  # a key that some query may attend to is no padding
                 x = self.convolution.forward(before, x, np.asarray(allowed.any((1, 2))))
         return x if self.norm is None else self.norm.forward(x)

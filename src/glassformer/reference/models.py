@@ -114,9 +114,12 @@ class EncoderModel(Model):
         """
         positions = count_positions(tokens, mask, segments)
         window = self.config.sliding_window
-        allowed = allowed_pairs(positions, causal=self.causal, window=window, real=mask, segments=segments)
+        allowed, everywhere = (
+            allowed_pairs(positions, causal=self.causal, window=reach, real=mask, segments=segments)
+            for reach in (window, None)
+        )
         x = self.embeddings.forward(tokens, positions, token_types)
-        hidden = self.stack.forward(x, positions, allowed)
+        hidden = self.stack.forward(x, positions, allowed, allowed_globally=everywhere)
         return hidden if self.head is None else self.head.forward(hidden, mask)
 
     def backward(self, dy: Array) -> None:
@@ -167,14 +170,16 @@ class EncoderDecoderModel(Model):
         source_positions = count_positions(source, source_mask)
         x = self.source_embeddings.forward(source, source_positions, None)
         allowed = allowed_pairs(source_positions, window=window, real=source_mask)
-        memory = self.encoder.forward(x, source_positions, allowed)
+        everywhere = allowed_pairs(source_positions, real=source_mask)
+        memory = self.encoder.forward(x, source_positions, allowed, allowed_globally=everywhere)
 
         target_positions = count_positions(target, target_mask)
         y = self.target_embeddings.forward(target, target_positions, None)
         allowed = allowed_pairs(target_positions, causal=True, window=window, real=target_mask)
         real = np.ones(source.shape, dtype=bool) if source_mask is None else source_mask
         memory_allowed = real[:, None, None, :]
-        hidden = self.decoder.forward(y, target_positions, allowed, memory, memory_allowed)
+        everywhere = allowed_pairs(target_positions, causal=True, real=target_mask)
+        hidden = self.decoder.forward(y, target_positions, allowed, memory, memory_allowed, everywhere)
         return hidden if self.head is None else self.head.forward(hidden, target_mask)
 
     def backward(self, dy: Array) -> None:

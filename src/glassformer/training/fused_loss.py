@@ -63,10 +63,10 @@ def without_output_layer(model: nn.Module) -> Iterator[nn.Linear | None]:
     """Context manager in which `model` returns the input of its output layer instead of logits.
 
     It yields that layer. It yields None, and changes nothing, if the model's head has no plain output layer that
-    `output_layer_loss` could stand for: one with adapters, for example, or with forward hooks.
+    `output_layer_loss` could stand for: one with adapters, for example, with forward hooks, or with bounded logits.
     """
     heads = [module for module in model.modules() if isinstance(module, LanguageModelHead)]
-    layer: Any = heads[0].out_proj if len(heads) == 1 else None
+    layer: Any = heads[0].out_proj if len(heads) == 1 and heads[0].softcap is None else None
     # A padded layer belongs to a copy of the model on a GPU, where its logits can be replaced.
     is_padded = type(layer) is PaddedLinear and can_replace_logits(layer.weight, layer.weight)
     if layer is None or not (type(layer) is nn.Linear or is_padded) or layer._forward_hooks or layer._forward_pre_hooks:

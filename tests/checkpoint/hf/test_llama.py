@@ -8,7 +8,6 @@ from checkpoint import random_hf
 from checkpoint.hf_comparison import first_seed, save
 from glassformer.checkpoint import load_model
 from glassformer.checkpoint.hf.llama import read_config, write_config
-from glassformer.checkpoint.hf.values import UnsupportedModelError
 
 
 def test_mistrals_window_is_4096_unless_the_config_has_another(tmp_path):
@@ -45,13 +44,15 @@ def test_the_window_depends_on_the_family_and_its_switches(values, window):
     assert read_config({**SIZES, **values}, frozenset()).sliding_window == window
 
 
-def test_layers_with_different_windows_are_refused():
+def test_some_layers_may_have_a_window():
     values = {**SIZES, "model_type": "qwen2", "sliding_window": 7, "use_sliding_window": True, "max_window_layers": 1}
-    with pytest.raises(UnsupportedModelError, match="a mixture of layers with and without a window"):
-        read_config(values, frozenset())
+    config = read_config(values, frozenset())
+    assert (config.sliding_window, config.global_layers) == (7, (0,))
+    written = write_config("qwen2", config)
+    assert (written["max_window_layers"], written["layer_types"]) == (1, ["full_attention", "sliding_attention"])
 
 
-@pytest.mark.parametrize("kind", ["llama", "mistral", "qwen2", "qwen3"])
+@pytest.mark.parametrize("kind", ["llama", "mistral", "qwen2", "qwen3", "smollm3"])
 def test_a_written_config_is_read_back(kind):
     config = read_config({**SIZES, "model_type": kind, "rope_theta": 5e5}, frozenset())
     assert read_config({"model_type": kind, **write_config(kind, config)}, frozenset()) == config

@@ -1,0 +1,178 @@
+"""`glassformer plan`: predict memory, speed and duration of a training run on many GPUs. Imports no torch."""
+
+import json as json_module
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from glassformer.base.names import suggestion
+from glassformer.cli.flag_parser import UsageError
+from glassformer.models.cluster_plan import ASSUMPTIONS, MACHINES, ClusterPlan, Machine, plan_cluster
+from glassformer.models.config import ModelConfig
+from glassformer.models.costs import count_parameters
+from glassformer.models.training_costs import CONTEXT_BYTES, StepShape, step_memory, step_seconds
+
+MAX_DEVICES = 1024
+SHOWN = 5
+"""Number of layouts that are printed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineOptions:
+    """The machine."""
+
+    gpu: Literal["h200", "h100", "a100"] = "h200"
+    """Kind of GPU; the other options change its numbers."""
+    devices: int = 8
+    """Number of GPUs, up to 1,024."""
+    per_node: int | None = None
+    """GPUs in one machine. (default: 8)"""
+    memory: float | None = None
+    """Memory of a GPU in GB."""
+    tflops: float | None = None
+    """Peak of dense bf16 products of a GPU in TFLOP/s."""
+    bandwidth: float | None = None
+    """Bandwidth of a GPU's memory in TB/s."""
+    link: float | None = None
+    """Bandwidth between the GPUs of a machine, per GPU and direction, in GB/s."""
+    network: float | None = None
+    """Bandwidth between machines, per GPU and direction, in GB/s."""
+
+    def machine(self) -> Machine:
+        """Return the kind of GPU with the numbers that were given."""
+        given = {
+            "per_node": (self.per_node, 1),
+            "memory": (self.memory, 1e9),
+            "peak_flops": (self.tflops, 1e12),
+            "bandwidth": (self.bandwidth, 1e12),
+            "link": (self.link, 1e9),
+            "network": (self.network, 1e9),
+        }
+        if not 1 <= self.devices <= MAX_DEVICES:
+            raise UsageError(f"--devices {self.devices}: expected 1 to {MAX_DEVICES:,}")
+        for name, (value, _) in given.items():
+            if value is not None and not 0 < value < float("inf"):
+                raise UsageError(f"--{name.replace('_', '-')} {value}: expected a number above 0")
+        changes: dict[str, Any] = {name: value * unit for name, (value, unit) in given.items() if value is not None}
+        return replace(MACHINES[self.gpu], **changes)
+
+
+def plan(
+    model: str = "",
+    *,
+    tokens: float = 0.0,
+    length: int = 0,
+    batch_tokens: int = 1 << 20,
+    machine: MachineOptions = MachineOptions(),  # noqa: B008
+    json: bool = False,
+    check: Path | None = None,
+) -> None:
+    """Predict memory per GPU, step time, tokens per second and days of a training run, and recommend a layout.
+
+    The predictions are formulas (bf16, AdamW); the assumptions are printed with them. Nothing is computed on a GPU.
+
+    Args:
+        model: A preset, such as llama or gpt2, a model folder, or a config.json of Glassformer.
+        tokens: Number of tokens to train on, such as 300e9, for the number of days.
+        length: Tokens per sequence, of source and target each. (default: the model's maximum length, at most 2048)
+        batch_tokens: Tokens of an update on all GPUs together.
+        json: Print the layouts as JSON.
+        check: Compare predictions with the measured runs in this file, such as benchmarks/measured_runs.json, instead.
+    """
+    if check is not None:
+        print(check_runs(check))
+        return
+    if not model:
+        raise UsageError("MODEL is missing: expected a preset, a model folder or a config.json, or --check FILE")
+    config = read_config(model)
+    length = length or min(config.max_len or 2048, 2048)
+    if length < 1 or batch_tokens < length:
+        raise UsageError(
+            f"--batch-tokens {batch_tokens} and --length {length}: expected at least one sequence per update"
+        )
+    if tokens < 0:
+        raise UsageError(f"--tokens {tokens:g}: expected 0 or more")
+    described, rows = machine.machine(), batch_tokens // length
+    found = plan_cluster(
+        config,
+        described,
+        devices=machine.devices,
+        rows=rows,
+        source_length=length if config.n_encoder_layers else 0,
+        target_length=length if config.n_decoder_layers else 0,
+    )[:SHOWN]
+    if json:
+        records = [{**one._asdict(), "memory": one.memory._asdict(), "parallel": one.parallel} for one in found]
+        print(json_module.dumps({"plans": records, "assumptions": ASSUMPTIONS}, indent=2))
+        return
+    nodes = -(-machine.devices // described.per_node)
+    print(
+        f"{count_parameters(config):,} parameters, {rows:,} x {length:,} tokens per update, {machine.devices:,} x "
+        f"{described.name} in {nodes:,} machine{'s' * (nodes > 1)}\n"
+    )
+    print(_table(found, tokens))
+    best = found[0]
+    more = f" --accumulate {best.accumulate}" * (best.accumulate > 1) + " --gradient-checkpointing" * best.checkpointing
+    print(f"\nrecommended: --parallel {best.parallel}{more}")
+    print("\nAssumptions:\n" + "\n".join(f"- {one}" for one in ASSUMPTIONS))
+
+
+def _table(plans: list[ClusterPlan], tokens: float) -> str:
+    header = ("layout", "steps", "checkpointing", "GB/GPU", "update", "waiting", "MFU", "tokens/s", "days")
+    rows = [
+        (
+            one.parallel,
+            str(one.accumulate),
+            "on" if one.checkpointing else "off",
+            f"{one.device_bytes / 1e9:.1f}",
+            f"{one.seconds:.3f} s",
+            f"{one.communication / one.seconds:.0%}",
+            f"{one.mfu:.0%}",
+            f"{one.tokens_per_second:,.0f}",
+            f"{tokens / one.tokens_per_second / 86400:,.1f}" if tokens else "",
+        )
+        for one in plans
+    ]
+    widths = [max(len(row[place]) for row in (header, *rows)) for place in range(len(header))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in (header, *rows)
+    )
+
+
+def read_config(model: str) -> ModelConfig:
+    """Return the config of a preset, of a model folder or of a config.json; ValueError if it is none."""
+    from glassformer.models.presets import PRESETS, preset
+
+    path = Path(model) / "config.json" if Path(model).is_dir() else Path(model)
+    if path.is_file():
+        from glassformer.checkpoint.safe_files import read_json_object
+
+        values = read_json_object(path)
+        try:
+            return ModelConfig(**values.get("model", values))
+        except TypeError as error:
+            raise ValueError(f"{path} is not a config of Glassformer: {error}") from error
+    if model not in PRESETS:
+        raise ValueError(f"{model} is no preset, model folder or config.json: {suggestion(model, PRESETS)}")
+    return preset(model)
+
+
+def check_runs(path: Path) -> str:
+    """Return a table of measured runs on one device: predicted and measured memory and time, and the errors."""
+    from glassformer.checkpoint.safe_files import read_json_object
+
+    lines = []
+    for run in read_json_object(path)["runs"]:
+        config, machine = ModelConfig(**run["model"]), MACHINES[run["machine"]]
+        shape = StepShape(run["rows"], run["source_length"], run["target_length"])
+        memory = step_memory(config, shape).total / 2**30
+        seconds = step_seconds(config, shape, peak_flops=machine.peak_flops, bandwidth=machine.bandwidth)
+        measured = run["rows"] * (run["target_length"] or run["source_length"]) / run["tokens_per_second"]
+        lines.append(
+            f"{run['name']} on {machine.name}: {memory:.2f} GiB predicted, {run['peak_gib']:.2f} measured "
+            f"({memory / run['peak_gib'] - 1:+.1%}); {1000 * seconds:.1f} ms predicted, {1000 * measured:.1f} measured "
+            f"({seconds / measured - 1:+.1%})"
+        )
+    context = f"Memory is what torch allocates; the CUDA context takes about {CONTEXT_BYTES / 1e9:.1f} GB more."
+    return "\n".join([*lines, context])

@@ -1,0 +1,66 @@
+"""`glassformer plan`."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from glassformer.cli.flag_parser import UsageError
+from glassformer.cli.plan import MachineOptions, plan, read_config
+from glassformer.models import preset
+
+MEASURED = Path(__file__).parents[2] / "benchmarks" / "measured_runs.json"
+
+
+def test_a_plan_recommends_a_layout_and_lists_assumptions(capsys):
+    plan("gpt2", tokens=300e9, machine=MachineOptions(devices=64))
+    text = capsys.readouterr().out
+    assert "recommended: --parallel" in text
+    assert "64 x H200 in 8 machines" in text
+    assert "tokens/s" in text
+    assert "Assumptions:\n- bf16" in text
+
+
+def test_a_plan_is_json(capsys):
+    plan("gpt2", json=True, batch_tokens=8192)
+    found = json.loads(capsys.readouterr().out)
+    assert found["plans"][0]["tokens_per_second"] > 0
+    assert found["assumptions"]
+
+
+def test_predictions_are_compared_with_measured_runs(capsys):
+    plan(check=MEASURED)
+    text = capsys.readouterr().out
+    assert text.count("measured (") == 4
+    assert "GPT-2 124M" in text
+
+
+def test_a_config_is_a_preset_a_file_or_a_folder(tmp_path):
+    config = preset("tiny-llama")
+    (tmp_path / "config.json").write_text(json.dumps({"model": asdict(config)}), encoding="utf-8")
+    assert (
+        read_config(str(tmp_path)) == read_config(str(tmp_path / "config.json")) == read_config("tiny-llama") == config
+    )
+    with pytest.raises(ValueError, match=r"lama is no preset, model folder or config.json: did you mean"):
+        read_config("lama")
+    (tmp_path / "config.json").write_text('{"width": 3}', encoding="utf-8")
+    with pytest.raises(ValueError, match=r"config.json is not a config of Glassformer"):
+        read_config(str(tmp_path))
+
+
+def test_numbers_of_the_machine_can_be_given():
+    machine = MachineOptions(gpu="a100", memory=40, network=12.5, per_node=4).machine()
+    assert (machine.memory, machine.network, machine.per_node) == (40e9, 12.5e9, 4)
+    for options, problem in (({"devices": 2000}, "--devices 2000: expected 1 to 1,024"), ({"memory": 0}, "--memory 0")):
+        with pytest.raises(UsageError, match=problem):
+            MachineOptions(**options).machine()
+
+
+def test_wrong_commands_are_refused():
+    with pytest.raises(UsageError, match="MODEL is missing"):
+        plan()
+    with pytest.raises(UsageError, match="--tokens -1: expected 0 or more"):
+        plan("gpt2", tokens=-1)
+    with pytest.raises(UsageError, match="expected at least one sequence per update"):
+        plan("gpt2", batch_tokens=10)
