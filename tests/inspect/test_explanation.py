@@ -6,16 +6,23 @@ import numpy as np
 import pytest
 import torch
 
+from glassformer.decoding import GenerationConfig
 from glassformer.inspect.explain_options import ExplainOptions
 from glassformer.inspect.explanation import build_explanation, explain
+from glassformer.inspect.health import failures
 from glassformer.inspect.json_values import unpack
+from glassformer.inspect.page_file import page_html
+from glassformer.models import build_model, preset
+from glassformer.models.presets import PRESETS
 from glassformer.nn import capture_attention
 from glassformer.pipelines.classifier import Classifier
+from glassformer.pipelines.embedder import Embedder
 from glassformer.pipelines.language_model import LanguageModel
 from glassformer.pipelines.translator import Translator
-from pipelines.tiny_pipelines import MAKERS, make
+from pipelines.tiny_pipelines import MAKERS, make, pretrained, tokenizer
 
 TEXT = "the old cat sees the saw"
+MOST = ("attention", "lens", "next", "beam", "attribution")
 
 
 def forward(pipe, found):
@@ -63,7 +70,7 @@ def test_attention_and_candidates_equal_a_plain_forward(kind):
 def test_every_pipeline_is_explained(kind):
     pipe = make(kind)
     text = TEXT if kind.__name__ not in ("Extractor", "Answerer", "Comparer") else f"what?\t{TEXT}"
-    found = build_explanation(pipe, text, ExplainOptions(max_tokens=4), name="tiny")
+    found = build_explanation(pipe, text, ExplainOptions(max_tokens=4, parts=MOST), name="tiny")
     assert found["model"]["kind"] == pipe.model.kind.replace("_", "-")
     assert found["output"]["loss"] is not None
     depth = pipe.model.config.n_encoder_layers + pipe.model.config.n_decoder_layers
@@ -85,7 +92,7 @@ def test_long_texts_are_pooled_and_without_vectors():
     from glassformer.models import EncoderModel
     from glassformer.pipelines.encoder_pipeline import Reader
     from glassformer.tasks.configs.small_models import small_encoder
-    from pipelines.tiny_pipelines import LABELS, SIZES, tokenizer
+    from pipelines.tiny_pipelines import LABELS, SIZES
 
     own = tokenizer()
     sizes = SIZES | {"max_len": 1024}
@@ -99,3 +106,30 @@ def test_long_texts_are_pooled_and_without_vectors():
     assert max(attention["weights"]["shape"][1:]) <= 256
     assert attention["q"] is None
     assert found["rollout"]["encoder"]["pooled"] == 4
+
+
+def pipeline_of(name):
+    """Return a pipeline around a tiny random model of a preset."""
+    own = tokenizer()
+    config = preset(name, vocab_size=own.vocab_size)
+    if config.kind == "encoder":
+        model = build_model(config.with_head("embedding", pooling="mean")).eval()
+        return Embedder(model, pretrained())
+    model = build_model(config if config.head == "language_model" else config.with_head("language_model")).eval()
+    if config.kind == "decoder":
+        return LanguageModel(model, own, GenerationConfig(max_new_tokens=3))
+    return Translator(model, own, own, GenerationConfig(num_beams=2, max_new_tokens=3))
+
+
+OFTEN = ("tiny-t5-small", "tiny-deberta-v3-base", "tiny-albert-base", "tiny-llama")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name if name in OFTEN else pytest.param(name, marks=pytest.mark.full) for name in PRESETS if "tiny-" in name],
+)
+def test_a_page_is_made_for_every_family(name):
+    found = explain(pipeline_of(name), "the old cat sees the saw", name=name)
+    assert failures(found.data["health"]) == []
+    assert f'"name":"{name}"' in page_html(found.data)
+    assert found._repr_html_().startswith('<iframe srcdoc="')

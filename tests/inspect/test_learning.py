@@ -1,6 +1,7 @@
 """The curve is that of the log, and the checkpoints of a run are replayed on the same text."""
 
 import numpy as np
+import pytest
 import torch
 
 import glassformer as gf
@@ -10,6 +11,7 @@ from glassformer.inspect.learning import describe_learning
 from glassformer.inspect.pipeline_text import read_text
 
 
+@pytest.mark.full  # a quick run is replayed in the test of the demo
 def test_a_run_is_replayed(reviews, tmp_path):
     out = tmp_path / "model"
     sizes = {"d_model": 16, "n_heads": 2, "d_ff": 16, "n_encoder_layers": 1, "vocab_size": 300}

@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from glassformer.decoding import GenerationConfig
 from glassformer.pipelines.answerer import Answerer
@@ -75,10 +74,3 @@ def test_the_scoring_method_names_the_search():
         tool.generation = replace(tool.generation, **changes)
         methods.append(tool.scoring_method())
     assert methods == ["greedy", "beam 3", "sampling"]
-
-
-def test_explained_weights_are_distributions_over_the_source():
-    found = make(Translator).explain("the old cat")
-    assert found.source_pieces[-1] == found.target_pieces[-1] == "(end)"
-    assert found.weights.shape[-2:] == (len(found.target_pieces), len(found.source_pieces))
-    torch.testing.assert_close(found.weights.sum(-1), torch.ones(found.weights.shape[:-1]))

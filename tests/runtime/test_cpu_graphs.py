@@ -1,5 +1,7 @@
 """Computations that are recorded on a CPU and replayed from C++."""
 
+import sys
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -29,6 +31,7 @@ def counting():
 
 COMPUTATIONS = {
     "products and norms": lambda: F.layer_norm(x @ weight + 1, (8,)) * 2,
+    "a product of rows in batches": lambda: F.linear(x.view(1, 3, 8), weight),
     "rms norm": lambda: F.rms_norm(x, (8,)),
     "numbers as tensors": lambda: torch.where(x > 0.5, x, 0.25) - 3,
     "a constant": lambda: torch.arange(8) * x,
@@ -65,6 +68,14 @@ def test_views_constants_and_unused_results_are_not_replayed():
     assert {torch.ops.aten.view, torch.ops.aten.ones, torch.ops.aten.amax} <= {*called}
     program = make_program(recorder.calls, result, ReplayMemory())
     assert program.size() == 1
+
+
+def test_recording_a_product_imports_no_symbolic_shapes(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.fx.experimental.symbolic_shapes", None)  # importing it is an error
+    with OperationRecorder() as recorder:
+        found = F.linear(x.view(1, 3, 8), weight)
+    assert torch.equal(found, F.linear(x, weight)[None])
+    assert torch.ops.aten.mm.default in [call.operation for call in recorder.calls]
 
 
 def test_an_unknown_operation_is_an_error():

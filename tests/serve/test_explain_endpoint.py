@@ -7,7 +7,7 @@ import pytest
 from glassformer.inspect.explanation import explain
 from glassformer.pipelines.load import load
 
-QUICK = ("attention", "lens", "next", "beam", "attribution")
+QUICK = ("attention", "lens", "next", "beam")
 
 
 @pytest.mark.parametrize("name", ["classifier", "writer", "translator", "embedder"])

@@ -1,7 +1,6 @@
 """`glassformer demo translation`: train a real translator in minutes, try it, and look inside it."""
 
 from collections.abc import Sequence
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,11 +10,14 @@ from glassformer.cli.run_options import reporting_truncated, set_threads
 
 if TYPE_CHECKING:
     from glassformer.data.readers.pairs import Pair
-    from glassformer.inspect.page import Sample
     from glassformer.pipelines.translator import Translator
 
 N_SHOWN = 8
-"""Number of held-out texts on the HTML page, in addition to the user's lines."""
+"""Number of held-out texts that are translated, in addition to the user's lines. The page shows the first text."""
+MAX_TOKENS = 40
+"""The most tokens of the translation that the page shows."""
+KEEP_LAST = 5
+"""Number of newest checkpoints that are kept, for the page's view of how the model learned."""
 VALIDATE_EVERY = 500
 """Number of updates between two validations, which are the points of the learning curve."""
 NAMES = {
@@ -49,8 +51,8 @@ def translation_demo(
     """Train a Transformer to translate English interface texts, in about four minutes on two CPU cores.
 
     It downloads the interface texts of Home Assistant (35 MB, once), trains on them, and scores the model on texts that
-    it was not trained on. Then it translates LINES, or what you type, and writes one HTML page with the learning curve
-    and the attention of some translations. Run it again to resume, or to use the trained model.
+    it was not trained on. Then it translates LINES, or what you type, and writes one HTML page that shows every step of
+    one translation, and how the model learned. Run it again to resume, or to use the trained model.
 
     Args:
         lines: English lines to translate, each in quotes. On a terminal you may type more afterwards.
@@ -65,7 +67,6 @@ def translation_demo(
     """
     from glassformer.pipelines.load import load
     from glassformer.pipelines.translator import Translator
-    from glassformer.tasks.seq2seq_task import MAX_VALID
     from glassformer.tasks.translation import Translation
 
     if not minutes > 0:
@@ -79,6 +80,7 @@ def translation_demo(
             "train.seed": seed,
             "train.eval_every": VALIDATE_EVERY,
             "train.save_every": VALIDATE_EVERY,
+            "train.keep_last": KEEP_LAST,
             "train.device": device,
             "train.precision": precision,
             **({"train.threads": threads} if threads else {}),  # 0 lets training measure which number is fastest
@@ -93,7 +95,6 @@ def translation_demo(
     translator = load(folder, device=device)
     assert isinstance(translator, Translator)
     held_out = list(splits.test)
-    summary, notes = [], []
     if held_out:  # a language with a few dozen strings may have no test split
         with reporting_truncated(translator, truncate=True):
             scores = translator.score(held_out)
@@ -101,80 +102,43 @@ def translation_demo(
         print(
             f"test: BLEU {scores['bleu']:.1f}, chrF {scores['chrf']:.1f} ({about}, none of them in the training data)"
         )
-        summary = [("test BLEU", f"{scores['bleu']:.1f}"), ("test chrF", f"{scores['chrf']:.1f}")]
-        n_valid = sum(1 for _ in islice(splits.valid, MAX_VALID))
-        validation = task.scored_on("validation", n_valid, "greedy")
-        notes = [
-            f"The test scores above are of the finished model: {about}. The validation scores in the chart below are "
-            f"of the model while it learned: {validation}. These are two sets of strings and two ways to search, so "
-            "the numbers differ; only the test strings were never looked at during the training."
-        ]
+    samples = choose_samples(lines, held_out)
     with reporting_truncated(translator, truncate=True):
-        samples = explain(translator, lines, held_out)
-    for sample in samples:
-        print(f"\n  {sample.source}\n  {sample.translation}")
-        if sample.reference is not None and sample.reference != sample.translation:
-            print(f"  ({sample.reference})")
-    page = out / f"en-{to}.html"
-    write(page, translator, samples, folder, summary, notes)
-    print(f"\nwrote {page}: open it in a browser to see how it learned and where it looks")
+        written = translator.translate([sample.source for sample in samples])
+    for sample, translation in zip(samples, written, strict=True):
+        print(f"\n  {sample.source}\n  {translation}")
+        if sample.target not in ("", translation):
+            print(f"  ({sample.target})")
+    if samples:
+        page = out / f"en-{to}.html"
+        write(page, translator, samples[0].source, folder)
+        print(f"\nwrote {page}: open it in a browser to see how it learned, where it looks and what else it considered")
     talk(
         lambda line: translator.translate([line])[0],
         f"Type an English line to see it in {name_of(to)}; an empty one ends.",
     )
 
 
-def explain(translator: "Translator", lines: Sequence[str], held_out: "Sequence[Pair]") -> "list[Sample]":
-    """Translate the user's lines and some held-out texts, and return them with their cross-attention weights."""
+def choose_samples(lines: Sequence[str], held_out: "Sequence[Pair]") -> "list[Pair]":
+    """Return the user's lines, with empty targets, and some held-out texts."""
     from glassformer.data.readers.pairs import Pair
-    from glassformer.inspect.page import Sample
 
     # Strings of 4 to 12 words are long enough to be interesting and short enough for a picture.
     shown = [pair for pair in held_out if 4 <= len(pair.source.split()) <= 12][:N_SHOWN]
-    samples = []
-    for text, reference in [*(Pair(line, "") for line in lines if line.strip()), *shown]:
-        found = translator.explain(text)
-        samples.append(
-            Sample(
-                source=text,
-                translation=found.text,
-                reference=reference or None,
-                source_tokens=found.source_pieces,
-                target_tokens=found.target_pieces,
-                weights=found.weights.numpy(),
-            )
-        )
-    return samples
+    return [*(Pair(line, "") for line in lines if line.strip()), *shown]
 
 
-def write(
-    path: Path,
-    translator: "Translator",
-    samples: "Sequence[Sample]",
-    folder: Path,
-    summary: list[tuple[str, str]],
-    notes: Sequence[str] = (),
-) -> None:
-    """Write the HTML page of the demo to `path`: a summary, the learning curve, and the attention of the samples.
+def write(path: Path, translator: "Translator", text: str, folder: Path) -> None:
+    """Write the explorer page of one translation to `path`. `folder` is the model folder, with its run beside it."""
+    from glassformer.inspect.explain_options import ExplainOptions
+    from glassformer.inspect.explanation import Explanation, build_explanation
+    from glassformer.progress import reporting
 
-    `folder` is the model folder; the learning curve is read from the log of its training run.
-    """
-    from glassformer.inspect.page import CurvePoint, write_page
-    from glassformer.training.estimate import clock
-    from glassformer.training.journal import read_log
-
-    log = read_log(folder.with_name(f"{folder.name}.run"))
-    summary += [("parameters", f"{translator.model.n_parameters():,}")]
-    if log:
-        summary += [("updates", f"{log[-1].update:,}"), ("training", clock(log[-1].seconds))]
-    write_page(
-        path,
-        title=f"English to {name_of(folder.name.removeprefix('en-'))}: how a small Transformer learned to translate",
-        summary=summary,
-        curve=[CurvePoint(update=entry.update, seconds=entry.seconds, values=entry.values) for entry in log],
-        samples=samples,
-        notes=notes,
-    )
+    options = ExplainOptions(max_tokens=MAX_TOKENS)
+    with reporting():
+        run = folder.with_name(f"{folder.name}.run")
+        name = f"English to {name_of(folder.name.removeprefix('en-'))}"
+        Explanation(build_explanation(translator, text, options, name=name, run=run)).save(path)
 
 
 def name_of(language: str) -> str:

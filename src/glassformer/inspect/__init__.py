@@ -1,6 +1,6 @@
 """Look inside a model: record and replace activations, explain a text, draw attention and positions.
 
-`page.py` writes an HTML report of a translation model with its learning curves and attention.
+`page_file.py` writes the explorer page, which shows an explanation.
 """
 
 from typing import TYPE_CHECKING

@@ -140,7 +140,7 @@ def describe_beam(pipe: Any, read: ModelText, options: ExplainOptions) -> dict[s
     begin = read.target.ids[0] if read.model.kind == "encoder_decoder" else None
     tokenizer = read.target.tokenizer
     model: Any = read.model
-    return trace_beam(model, read.source.ids, config, begin=begin, end=end_of(tokenizer), tokenizer=tokenizer)
+    return trace_beam(model, read.source.ids, config, begin=begin, end=end_of(pipe), tokenizer=tokenizer)
 
 
 def describe_tokenization(tokenizer: Any, text: str) -> dict[str, Any]:

@@ -11,6 +11,8 @@ from glassformer.inspect.json_values import number
 
 CLEAR = 0.4
 """A head has a kind if at least this share of its weight follows the pattern, averaged over the queries."""
+LONG = 300
+"""Rollout of longer texts is computed in float32."""
 MOST_QUERIES = 128
 """The kind of a head is measured on about this many queries, evenly spread over a longer text."""
 DIFFUSE = 0.9
@@ -85,9 +87,10 @@ def rollout(layers: Sequence[Tensor]) -> Tensor:
     `layers` are attention weights (H, T, T). Each layer's mean over the heads is averaged with the identity, which
     stands for the residual connection, and multiplied by that of the layer below.
     """
-    total = torch.eye(layers[0].shape[-1], dtype=torch.float64)
+    length = layers[0].shape[-1]
+    total = torch.eye(length, dtype=torch.float64 if length <= LONG else torch.float32)
     for weights in layers:
-        total = (total + weights.double().mean(0) @ total) / 2
+        total = (total + weights.to(total.dtype).mean(0) @ total) / 2
     return total
 
 
@@ -97,10 +100,10 @@ def decoder_rollout(layers: Sequence[tuple[Tensor, Tensor]], encoder: Tensor) ->
     `layers` are pairs of self-attention (H, T, T) and cross-attention weights (H, T, S); `encoder` is the rollout of
     the encoder. The shares of a position add up to 1.
     """
-    target = torch.eye(layers[0][0].shape[-1], dtype=torch.float64)
-    source = torch.zeros(len(target), len(encoder), dtype=torch.float64)
+    target = torch.eye(layers[0][0].shape[-1], dtype=encoder.dtype)
+    source = torch.zeros(len(target), len(encoder), dtype=encoder.dtype)
     for self_weights, cross_weights in layers:
-        own, cross = self_weights.double().mean(0), cross_weights.double().mean(0)
+        own, cross = self_weights.to(encoder.dtype).mean(0), cross_weights.to(encoder.dtype).mean(0)
         target, source = (target + own @ target) / 2, (source + own @ source) / 2
         target, source = target / 2, (source + cross @ encoder) / 2
     return target, source

@@ -65,7 +65,7 @@ def _replay(
     replica, samples, checkpoints = copy.copy(pipe), [], []
     with torch.inference_mode(False):
         replica.model = copy.deepcopy(pipe.model)  # the pipeline may be in use
-    same_text = replace(read, model=replica.model)
+    same_text = replace(read, model=replica.model, output=None)
     with Step("replaying checkpoints", len(chosen)) as shown:
         for position in chosen:
             if not _load(replica.model, checkpoint_path(folder, position)):

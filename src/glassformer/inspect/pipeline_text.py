@@ -18,7 +18,6 @@ from glassformer.pipelines.pipeline import Pipeline
 from glassformer.pipelines.seq2seq_pipeline import Seq2SeqPipeline
 from glassformer.pipelines.text_to_text import TextToText
 from glassformer.text.encoded import Encoded
-from glassformer.text.tokenizer import BEGIN
 
 AnyModel = EncoderModel | DecoderModel | EncoderDecoderModel
 
@@ -62,8 +61,8 @@ class ModelText:
     target: SideTokens | None = None
     """The input of a decoder: the prompt and the written tokens, or BEGIN and the written tokens."""
     token_types: list[int] | None = None
-    next_id: int | None = None
-    """The token that follows the target: END, or the most likely one where the search was stopped."""
+    output: Tensor | None = None
+    """The output of the model for this text, once it is known (`record_text`)."""
 
     def inputs(self, copies: int = 1) -> dict[str, Tensor]:
         """Return the keyword arguments of the model's forward pass, repeated for a batch of `copies` rows."""
@@ -80,6 +79,16 @@ class ModelText:
         if self.token_types is not None and self.model.config.token_types:
             found["token_types"] = batch(self.token_types)
         return found
+
+    @property
+    def next_id(self) -> int | None:
+        """The most likely token after the target: END, unless the search was stopped; None without logits."""
+        if self.model.config.head != "language_model":
+            return None
+        if self.output is None:
+            with torch.no_grad():
+                self.output = self.model(**self.inputs())
+        return int(self.output[0, -1].argmax())
 
     @property
     def answers(self) -> list[int | None]:
@@ -159,13 +168,13 @@ def _of_decoder(pipe: Generator, text: str, options: ExplainOptions) -> ModelTex
     if options.target is not None:
         ids = [*prompt, *_plain(pipe.tokenizer, options.target)]
         _check_room("target", len(ids), limit)
-        return ModelText(model, source, _whole(source, ids), None, _most_likely(model, {"tokens": [ids]}))
+        return ModelText(model, source, _whole(source, ids))
     written: list[int] = []
     if limit is None or len(prompt) < limit:
         config = writing_settings(pipe, ModelText(model, source), options)
         written = generate(model, [prompt], config, end=pipe.end)[0][0].tokens
     ids = [*prompt, *written]
-    return ModelText(model, source, _whole(source, ids), None, _most_likely(model, {"tokens": [ids]}))
+    return ModelText(model, source, _whole(source, ids))
 
 
 def _whole(source: SideTokens, ids: list[int]) -> SideTokens:
@@ -178,10 +187,8 @@ def _of_encoder_decoder(pipe: Any, text: str, options: ExplainOptions) -> ModelT
 
     model, tokenizer, limit = pipe.model, pipe.target_tokenizer, pipe.model.config.max_len
     if isinstance(pipe, Seq2SeqPipeline):
-        begin = BEGIN
         (source,) = pipe.read_sources([pipe.encode_source(text)])
     else:
-        begin = pipe.begin
         (source,) = pipe.read_sources([text])
     if not source:
         raise ValueError("the text has no tokens: expected some text")
@@ -190,12 +197,12 @@ def _of_encoder_decoder(pipe: Any, text: str, options: ExplainOptions) -> ModelT
         _check_room("target", len(written) + 1, limit)
     else:
         config = options.generation(pipe.generation, max_new_tokens=options.max_tokens)
-        written = generate(model, [source], config, begin=begin, end=end_of(tokenizer))[0][0].tokens
+        written = generate(model, [source], config, begin=pipe.begin, end=end_of(pipe))[0][0].tokens
         written = written[: len(written) if limit is None else limit - 1]
-    ids = [begin, *written]
+    ids = [pipe.begin, *written]
     target = SideTokens(ids, tokenizer, options.target or "", n_given=1)
     side = SideTokens(source, pipe.source_tokenizer, text, n_given=len(source))
-    return ModelText(model, side, target, None, _most_likely(model, {"source": [source], "target": [ids]}))
+    return ModelText(model, side, target)
 
 
 def writing_settings(pipe: Any, read: ModelText, options: ExplainOptions) -> GenerationConfig:
@@ -209,9 +216,10 @@ def writing_settings(pipe: Any, read: ModelText, options: ExplainOptions) -> Gen
     return replace(config, suppress_tokens=(*config.suppress_tokens, *never))
 
 
-def end_of(tokenizer: Any) -> int:
-    """Return the id that ends a text; -1, which is never written, if there is none."""
-    return -1 if tokenizer.end is None else int(tokenizer.end)
+def end_of(pipe: Any) -> int:
+    """Return the id that ends a pipeline's texts; -1, which is never written, if there is none."""
+    end = pipe.target_tokenizer.end if isinstance(pipe, TextToText) else pipe.end
+    return -1 if end is None else int(end)
 
 
 def _plain(tokenizer: Any, text: str) -> list[int]:
@@ -222,13 +230,3 @@ def _plain(tokenizer: Any, text: str) -> list[int]:
 def _check_room(name: str, length: int, limit: int | None) -> None:
     if limit is not None and length > limit:
         raise ValueError(f"{name} makes {length} tokens: expected at most {limit}, the most that the model reads")
-
-
-def _most_likely(model: AnyModel, inputs: dict[str, list[list[int]]]) -> int | None:
-    """Return the most likely token after the last one; None for a model without a language-model head."""
-    if model.config.head != "language_model":
-        return None
-    device = next(model.parameters()).device
-    with torch.inference_mode():
-        logits = model(**{name: torch.tensor(ids, device=device) for name, ids in inputs.items()})
-    return int(logits[0, -1].argmax())

@@ -60,7 +60,7 @@ def describe_positions(model: AnyModel) -> dict[str, Any] | None:
     elif kind == "rotary":
         values, axes = stack.rotary(positions).cos[0, 0], ["position", "pair of features"]
     elif kind == "disentangled":
-        values, axes = stack.relative.norm(stack.relative.weight), ["range of distances", "feature"]
+        values, axes = stack.relative(positions, positions).table, ["range of distances", "feature"]
     else:
         values, axes = _biases(stack.score_bias, length), ["head", "distance (key minus query)"]
     columns = values.shape[1]

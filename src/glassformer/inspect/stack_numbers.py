@@ -17,6 +17,9 @@ LONGEST_MAP = 256
 """Maps of attention have at most this many rows and columns; those of longer texts are reduced by their maximum."""
 LONGEST_FULL = 300
 """The longest text whose maps are not reduced."""
+MOST_CELLS, REDUCED_CELLS = 6e6, 4e6
+"""The most cells of all heads' maps that are not reduced, and of those that are. A cell takes about three bytes."""
+SMALLEST_MAP = 64
 LONGEST_VECTORS = 64
 """The longest text whose queries, keys and values are a part of the explanation."""
 
@@ -45,6 +48,9 @@ class LongTextActivations(RecordedActivations):
     def __init__(self, read: ModelText):
         super().__init__()
         self._read = read
+        side = int((REDUCED_CELLS / _n_maps(read)) ** 0.5)
+        self.factor = pooling_factor(_longest(read), min(LONGEST_MAP, max(SMALLEST_MAP, side)))
+        """How many rows and columns become one."""
         self.maps: dict[str, tuple[Tensor, list[dict[str, Any]]]] = {}
         """The reduced map of each head (H, T', S') and the kind of each head, by the name of the attention module."""
 
@@ -55,8 +61,7 @@ class LongTextActivations(RecordedActivations):
             return
         weights = value[0].detach().float()
         owner = name.removesuffix(".weights")
-        factor = pooling_factor(max(weights.shape[1:]), LONGEST_MAP)
-        pooled = torch.nn.functional.max_pool2d(weights[None], factor, ceil_mode=True)[0]
+        pooled = torch.nn.functional.max_pool2d(weights[None], self.factor, ceil_mode=True)[0]
         self.maps[owner] = (pooled.cpu(), kinds_of_heads(self._read, owner, weights))
         super().add(name, weights.mean(0)[None, None])
 
@@ -64,10 +69,11 @@ class LongTextActivations(RecordedActivations):
 def record_text(read: ModelText) -> RecordedText:
     """Run the model on a text once, with everything that the page shows recorded."""
     parts = ["*_attn.weights", "*_attn.out", "*.ffn.out", "*.resid.*", "*embeddings.out", "*coder.out"]
-    longest = max(len(side.ids) for side in (read.source, read.target) if side is not None)
+    longest = _longest(read)
     if longest <= LONGEST_VECTORS:
         parts += ["*_attn.q", "*_attn.k", "*_attn.v"]
-    recorded = RecordedActivations() if longest <= LONGEST_FULL else LongTextActivations(read)
+    is_long = longest > LONGEST_FULL or _n_maps(read) * longest**2 > MOST_CELLS
+    recorded = LongTextActivations(read) if is_long else RecordedActivations()
     terms: dict[str, ScoreTerms] = {}
     handles = _watch_terms(read.model, terms)
     try:
@@ -76,7 +82,21 @@ def record_text(read: ModelText) -> RecordedText:
     finally:
         for handle in handles:
             handle.remove()
+    read.output = output
     return RecordedText(output, recorded, terms)
+
+
+def _longest(read: ModelText) -> int:
+    return max(len(side.ids) for side in (read.source, read.target) if side is not None)
+
+
+def _n_maps(read: ModelText) -> int:
+    """Return the number of attention maps of a model: one for each head of each attention module."""
+    config = read.model.config
+    n_attentions = config.n_encoder_layers + config.n_decoder_layers
+    if config.n_encoder_layers and config.n_decoder_layers:
+        n_attentions += config.n_decoder_layers
+    return n_attentions * config.n_heads
 
 
 def _watch_terms(model: AnyModel, terms: dict[str, ScoreTerms]) -> list[Any]:
@@ -167,7 +187,7 @@ def _describe_attention(read: ModelText, run: RecordedText, module: Any, name: s
     weights = recorded[f"{name}.weights"][0].float()  # (H, T, S)
     factor = 1
     if isinstance(recorded, LongTextActivations):
-        factor = pooling_factor(max(weights.shape[1:]), LONGEST_MAP)
+        factor = recorded.factor
         weights, kinds = recorded.maps[name]
     else:
         kinds = kinds_of_heads(read, name, weights)

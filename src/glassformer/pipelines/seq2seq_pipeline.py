@@ -4,19 +4,16 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self, TypeVar, overload
+from typing import Any, ClassVar, Self, TypeVar, overload
 
-import torch
-from torch import Tensor
 from typing_extensions import override
 
 from glassformer.base.checks import shown
 from glassformer.checkpoint.load_errors import refusing_wrong_values
 from glassformer.checkpoint.safe_files import SealedFolder, read_json_object
 from glassformer.data.batching.token_files import Kept
-from glassformer.decoding import GeneratedText, GenerationConfig, generate
+from glassformer.decoding import GeneratedText, GenerationConfig
 from glassformer.models import EncoderDecoderModel
-from glassformer.nn import capture_attention
 from glassformer.pipelines.pipeline import (
     WRITING_BATCH_TOKENS,
     Candidate,
@@ -25,7 +22,6 @@ from glassformer.pipelines.pipeline import (
     ManyTexts,
     answer_of,
     candidate_of,
-    check_text,
     each_text,
 )
 from glassformer.pipelines.pipeline_registry import TASK
@@ -42,16 +38,6 @@ MAX_BEAMS = 1 << 8
 MAX_LENGTH = 1 << 16
 
 Example = TypeVar("Example")
-
-
-class Explained(NamedTuple):
-    """A generated text, the tokens of the source and of the text as strings, and the cross-attention between them."""
-
-    text: str
-    source_pieces: list[str]
-    target_pieces: list[str]
-    weights: Tensor
-    """Cross-attention weights: (layers, heads, target pieces, source pieces)."""
 
 
 class Seq2SeqPipeline(TrainedPipeline[Example]):
@@ -213,27 +199,6 @@ class Seq2SeqPipeline(TrainedPipeline[Example]):
 
     def _search(self, beam: int | None) -> GenerationConfig:
         return self.generation if beam is None else replace(self.generation, num_beams=beam)
-
-    def explain(self, text: str) -> Explained:
-        """Generate a text for one source text, and return it with the cross-attention weights of all layers and heads.
-
-        The token lists `source_pieces` and `target_pieces` end with "(end)", the END token.
-        """
-        (source,) = self.read_sources([self.source_tokenizer.encode(check_text(text))])
-        written = generate(self.model, [source], self.generation, begin=self.begin, end=self.end)[0][0].tokens
-        target = written[
-            : (self.model.config.max_len or len(written) + 1) - 1
-        ]  # BEGIN and the target must fit into max_len
-        device = next(self.model.parameters()).device
-        with torch.inference_mode(), capture_attention(self.model, kinds=["cross_attn"]) as captured:
-            self.model(torch.tensor([source], device=device), torch.tensor([[self.begin, *target]], device=device))
-        weights = torch.stack([captured[name][0] for name in captured])
-        return Explained(
-            self.target_tokenizer.decode(target),
-            [*self.source_tokenizer.tokens(source[:-1]), "(end)"],
-            [*self.target_tokenizer.tokens(target), "(end)"],
-            weights.float().cpu(),
-        )
 
 
 def cut_marked(ids: list[int], limit: int, kept: Kept, tokenizer: PretrainedTokenizer) -> list[int]:

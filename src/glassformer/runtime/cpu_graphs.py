@@ -102,7 +102,8 @@ class OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if func not in self._whole:
             with self:  # an operation that is made of others: those are noted instead
-                found = func.decompose(*args, **kwargs)
+                found = _product_of_rows(*args) if func is _MATMUL else NotImplemented
+                found = func.decompose(*args, **kwargs) if found is NotImplemented else found
             if found is not NotImplemented:
                 return found
             self._whole.add(func)
@@ -110,6 +111,19 @@ class OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         results = _tensors_in(found)
         self.calls.append(Call(func, _in_order(func, args, kwargs, results), results))
         return found
+
+
+_MATMUL = torch.ops.aten.matmul.default
+
+
+def _product_of_rows(rows: Tensor, matrix: Tensor) -> Any:
+    """Return rows (..., T, K) times a matrix (K, N), as torch computes it; NotImplemented for other shapes.
+
+    torch's own decomposition imports its symbolic shapes and sympy, which takes most of a second.
+    """
+    if rows.dim() < 3 or matrix.dim() != 2:
+        return NotImplemented
+    return torch.mm(rows.reshape(-1, rows.shape[-1]), matrix).view(*rows.shape[:-1], matrix.shape[-1])
 
 
 def make_program(calls: list[Call], result: Tensor, memory: ReplayMemory) -> Any:

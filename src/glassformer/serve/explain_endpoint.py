@@ -20,7 +20,7 @@ from glassformer.serve.openai_schemas import STRICT, RequestBody
 from glassformer.serve.server_state import ServerState, state_of
 
 router = APIRouter(tags=["Explain"])
-QUICK_PARTS = tuple(part for part in PARTS if part not in ("ablation", "learning", "health"))
+QUICK_PARTS = ("attention", "lens", "next", "beam")
 """The parts of an explanation that are computed unless the request names others."""
 MAX_TEXT = 20_000
 """The most characters of a text."""

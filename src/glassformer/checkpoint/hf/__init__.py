@@ -12,7 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 from glassformer.base.names import nearest
 from glassformer.checkpoint.external_model import Tensors
-from glassformer.checkpoint.hf import bart, bert, deberta, gpt2, llama, mpnet, nomic_bert, opt, parallel_decoders, t5
+from glassformer.checkpoint.hf import (
+    bart,
+    bert,
+    deberta,
+    gpt2,
+    llama,
+    modernbert,
+    mpnet,
+    nomic_bert,
+    opt,
+    parallel_decoders,
+    t5,
+)
 from glassformer.checkpoint.hf.name_tables import (
     Family,
     TensorMismatchError,
@@ -38,7 +50,7 @@ if TYPE_CHECKING:  # `glassformer info` reads configs without torch
     AnyModel = EncoderModel | DecoderModel | EncoderDecoderModel
 FAMILIES: dict[str, Family] = {
     family.model_type: family
-    for module in (bert, deberta, mpnet, nomic_bert, gpt2, llama, opt, parallel_decoders, t5, bart)
+    for module in (bert, deberta, modernbert, mpnet, nomic_bert, gpt2, llama, opt, parallel_decoders, t5, bart)
     for family in module.FAMILIES
 }
 
