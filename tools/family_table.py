@@ -36,6 +36,8 @@ ALSO = {
     "olmo3": "OLMo 3",
     "smollm3": "SmolLM3",
 }
+NORMED = {"head_transform": True, "head_activation": "gelu", "head_norm": True, "head_bias": False}
+"""The dense layer of all heads of ModernBERT."""
 HEADS = {
     "language_model": "language model",
     "sequence_class": "sequence classes",
@@ -69,9 +71,10 @@ def _config_of(family: Family) -> ModelConfig:
 
 def _fits(family: Family, base: ModelConfig, head: str) -> bool:
     more = {"n_labels": 3} if head in ("sequence_class", "token_class") else {}
-    for transform, activation in ((False, None), (True, None), (True, "gelu")):
+    plain = ({"head_transform": False}, {"head_transform": True}, {"head_transform": True, "head_activation": "gelu"})
+    for form in (*plain, {"head_transform": True, "head_activation": "relu"}, NORMED):
         with suppress(ValueError):
-            config = base.with_head(head, head_transform=transform, head_activation=activation, **more)
+            config = base.with_head(head, **form, **more)
             if not blocking_settings(family, config):
                 return True
     return False

@@ -149,6 +149,40 @@ def _deberta(choose: random.Random, prefix: str) -> tuple[str, dict[str, Any], l
     return prefix, settings, heads, odd
 
 
+def _modernbert(choose: random.Random) -> tuple[str, dict[str, Any], list[str], Odd]:
+    n_heads, depth = choose.choice([1, 2, 4]), choose.choice([1, 2, 3, 4])
+    thetas = {name: choose.choice([100.0, 10000.0]) for name in ("full_attention", "sliding_attention")}
+    settings: dict[str, Any] = {
+        "vocab_size": choose.choice([41, 60]),
+        "hidden_size": n_heads * choose.choice([4, 6]),
+        "intermediate_size": choose.choice([10, 17]),
+        "num_hidden_layers": depth,
+        "num_attention_heads": n_heads,
+        "hidden_activation": choose.choice(ACTIVATIONS),
+        "max_position_embeddings": choose.choice([14, 28]),
+        "norm_eps": choose.choice([1e-5, 1e-2]),
+        "local_attention": choose.choice([2, 4, 6, 128]),
+        "classifier_activation": choose.choice(ACTIVATIONS),
+        "classifier_pooling": choose.choice(["cls", "mean"]),
+        "rope_parameters": {name: {"rope_type": "default", "rope_theta": theta} for name, theta in thetas.items()},
+        "layer_types": choose.choice([None, [choose.choice([*thetas]) for _ in range(depth)]]),
+        "tie_word_embeddings": choose.random() < 0.5,
+        "num_labels": choose.choice([1, 2, 5]),
+        "pad_token_id": PAD,
+        **dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), 0),
+    }
+    for name in ("norm_bias", "attention_bias", "mlp_bias", "decoder_bias", "classifier_bias"):
+        settings[name] = choose.random() < 0.4
+    scaled = {"rope_type": "linear", "rope_theta": 100.0, "factor": 2.0}
+    odd: Odd = [
+        ({"hidden_activation": "quick_gelu", "head": "Model"}, "hidden_activation='quick_gelu'"),
+        ({"head": "ForMultipleChoice"}, "ForMultipleChoice"),
+        ({"rope_parameters": {**settings["rope_parameters"], "full_attention": scaled}}, "in full_attention layers"),
+    ]
+    heads = ["Model", "ForMaskedLM", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification"]
+    return "ModernBert", settings, [*heads, "ForQuestionAnswering"], odd
+
+
 def _distilbert(choose: random.Random) -> tuple[str, dict[str, Any], list[str], Odd]:
     n_heads = choose.choice([1, 2, 4])
     settings = {
@@ -565,6 +599,7 @@ DRAWS = {
     "camembert": lambda choose: _encoder(choose, "Camembert"),
     "deberta-v2": lambda choose: _deberta(choose, "DebertaV2"),
     "deberta": lambda choose: _deberta(choose, "Deberta"),
+    "modernbert": _modernbert,
     "mpnet": lambda choose: _encoder(choose, "MPNet"),
     "nomic_bert": _nomic,
     "distilbert": _distilbert,

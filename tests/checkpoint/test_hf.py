@@ -254,6 +254,7 @@ def test_export_returns_the_imported_tensors(family, seed, tmp_path):
     [
         *("gpt2", "llama", "t5-small", "t5-v1.1-small", "bart-base", "marian", "bert-base"),
         *("mbart-large", "nllb", "umt5-small", "deberta-v3-base", "mpnet-base", "nomic-bert"),
+        "modernbert-base",
         *("deberta-base", "deberta-v2-xlarge"),
         *("pythia", "gpt-j", "phi-2", "falcon-7b", "command-r", "gemma", "gemma-2", "gemma-3", "qwen3"),
         *("olmo", "olmo-2", "smollm3"),

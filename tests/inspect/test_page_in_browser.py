@@ -2,8 +2,6 @@
 
 import json
 import re
-import shutil
-from importlib.resources import files
 from urllib.parse import unquote
 from xml.etree import ElementTree
 
@@ -12,83 +10,13 @@ import pytest
 import torch
 
 import sample_explanations as samples
+from explorer_browser import SIZES, VIEWS, go, number, numbers, serious_violations
 from glassformer.decoding.generation_config import GenerationConfig
 from glassformer.decoding.sampling import filter_logits
-from glassformer.inspect.page_file import page_html, write_page_file
+from glassformer.inspect.page_file import page_html
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-VIEWS = ["flow", "tokenization", "positions", "attention", "head", "lens", "next", "why", "learning", "health"]
 KINDS = ["encoder", "decoder", "encoder-decoder"]
-SIZES = {"phone": (390, 844), "laptop": (1280, 800), "4K": (3840, 2160)}
 SERVER = "http://explorer.test/"
-
-
-@pytest.fixture(scope="module")
-def browser():
-    if CHROMIUM is None:
-        pytest.skip("needs Chromium: `make test-browser` installs it")
-    sync_api = pytest.importorskip("playwright.sync_api")
-    with sync_api.sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield found
-        found.close()
-
-
-@pytest.fixture(scope="module")
-def pages(browser, tmp_path_factory):
-    """Opens explanations as files; what went wrong in the browser is in `page.problems`."""
-    folder, contexts = tmp_path_factory.mktemp("pages"), {}
-
-    def opened(explanation, fragment="", size="laptop", scheme="light"):
-        if (size, scheme) not in contexts:
-            width, height = SIZES[size]
-            context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
-            page = contexts[size, scheme] = context.new_page()
-            page.problems = []
-            page.on("pageerror", lambda error: page.problems.append(str(error)))
-            page.on("console", lambda line: page.problems.append(line.text) if line.type == "error" else None)
-            page.on("request", lambda one: page.problems.append(one.url) if is_external(one.url) else None)
-            page.on("dialog", lambda dialog: (page.problems.append(dialog.message), dialog.dismiss()))
-        page = contexts[size, scheme]
-        page.problems.clear()
-        path = folder / f"{len(list(folder.iterdir()))}.html"
-        write_page_file(path, explanation)
-        page.goto("about:blank")
-        page.goto(f"{path.as_uri()}#{fragment}")
-        page.wait_for_selector("#view-title, #main .message")
-        return page
-
-    return opened
-
-
-def is_external(url):
-    return not url.startswith(("file:", "data:", "blob:", "about:"))
-
-
-def go(page, view):
-    page.click(f'nav a[data-view="{view}"]')
-    page.wait_for_selector(f".view-{view}")
-    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
-
-
-def number(text):
-    return float(text.replace("\N{MINUS SIGN}", "-").replace("\u202f", "").split()[0])
-
-
-def numbers(page, selector):
-    return [number(text) for text in page.locator(selector).all_text_contents()]
-
-
-def serious_violations(page):
-    script = (files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8")
-    page.evaluate(script + "; undefined")
-    found = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")
-    return [
-        (one["id"], node["html"][:200])
-        for one in found["violations"]
-        if one["impact"] in ("serious", "critical")
-        for node in one["nodes"][:3]
-    ]
 
 
 ALL = [(kind, size, scheme) for kind in KINDS for size in SIZES for scheme in ("light", "dark")]

@@ -7,7 +7,7 @@ from glassformer.models import ModelConfig, build_model, preset
 from glassformer.models.growth import check_growth, grow_model
 from glassformer.models.presets import FULL_SIZE
 
-FAMILIES = tuple(name for name in FULL_SIZE if preset(name).positions != "disentangled")
+FAMILIES = tuple(name for name in FULL_SIZE if preset(name).positions != "disentangled" and preset(name).first_norm)
 DECODER = {"vocab_size": 20, "n_decoder_layers": 2, "d_model": 8, "n_heads": 2, "d_ff": 12, "max_len": 16}
 DECODER |= {"norm_placement": "pre", "positions": "rotary", "head": "language_model", "dropout": 0.0}
 ENCODER = {**DECODER, "n_decoder_layers": 0, "n_encoder_layers": 2, "positions": "learned"}
@@ -92,6 +92,18 @@ def test_a_wider_model_has_the_same_outputs(family):
         config = preset(f"tiny-{family}", qk_norm_over="head")
     assert_same(config, d_model=32, n_heads=8, n_kv_heads=None if config.n_kv_heads is None else 4)
     assert_same(config, d_model=48, n_heads=12, n_kv_heads=None if config.n_kv_heads is None else 6, d_ff=33)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (preset("tiny-modernbert-base"), "first_norm=False: a model with this setting cannot grow yet"),
+        (preset("tiny-bert-base", conv_kernel=3), "conv_kernel=3: a model with this setting cannot grow yet"),
+    ],
+)
+def test_settings_that_cannot_grow_are_named(config, message):
+    with pytest.raises(ValueError, match=message):
+        grown(config, d_ff=40)
 
 
 def test_disentangled_positions_are_refused():

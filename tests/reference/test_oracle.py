@@ -86,6 +86,7 @@ OPTIONS: dict[str, list[dict]] = {
         {"norm_weight": False, "norm_bias": False, "qk_norm": True, "embedding_norm": True},
         {"norm_weight": False, "norm": "rms", "norm_placement": "sandwich"},
     ],
+    "first_norm": [{"first_norm": False, "norm_placement": "pre", "kinds": ["encoder"]}],
     "final_norm": [{"final_norm": True, "norm_placement": "post"}, {"final_norm": False, "norm_placement": "pre"}],
     "positions": [{"positions": name} for name in ("sinusoidal", "learned", "alibi", "none")]
     + [DISENTANGLED, RELATIVE, {"positions": "rotary", "head_dim": 4}, {"positions": "alibi", "n_heads": 6}],

@@ -107,3 +107,13 @@ def test_keys_without_a_bias_are_fused_with_a_bias_of_zero():
     model, tokens = make(preset("tiny-gpt2", key_bias=False)), torch.randint(40, (2, 9))
     with torch.no_grad():
         torch.testing.assert_close(pack(model)(tokens), model(tokens), atol=1e-5, rtol=0)
+
+
+def test_layers_with_adapters_have_no_fused_storage():
+    from glassformer.training.lora import add_adapters
+    from glassformer.training.train_config import TrainConfig
+
+    model = build_model(CONFIGS["tied, gated"])
+    share_fused_storage(model)
+    add_adapters(model, TrainConfig(lora_rank=2))
+    assert not has_fused_storage(model)

@@ -65,3 +65,23 @@ def test_missing_validation_pairs_name_the_flags_of_the_task(tmp_path):
     data = PairData(**{name: (tmp_path / f"{file}.txt",) for name, file in files.items()})
     with pytest.raises(ValueError, match=r"no pairs are left for validation: .*--valid-source and --valid-target"):
         Translation(replace(Translation.Config(), data=data)).prepare(RunFolder(tmp_path / "m.run"))
+
+
+def test_the_validation_loss_needs_few_logits_at_a_time(tmp_path, monkeypatch):
+    from glassformer.data.batching.pair_batches import TokenBudgetBatches
+    from glassformer.data.batching.token_files import write_token_files
+    from glassformer.data.readers.pairs import Pair
+    from glassformer.models import EncoderDecoderModel
+    from glassformer.tasks import seq2seq_task
+    from glassformer.tasks.configs.small_models import small_encoder_decoder
+
+    config = small_encoder_decoder(vocab_size=50, d_model=16, n_heads=2, d_ff=16, dropout=0.0, embedding_dropout=0.0)
+    model = EncoderDecoderModel(config).eval()
+    pairs = [Pair("a " * (n % 7 + 1), "b " * (n % 5 + 1)) for n in range(40)]
+    files = write_token_files(
+        tmp_path / "t", pairs, *[lambda texts: [[9] * len(text.split()) for text in texts]] * 2, max_len=20
+    )
+    batches = TokenBudgetBatches(files, max_tokens=100)
+    whole = seq2seq_task.validation_loss(model, batches)
+    monkeypatch.setattr(seq2seq_task, "MAX_LOGITS", 700)
+    assert abs(seq2seq_task.validation_loss(model, batches) - whole) < 1e-5

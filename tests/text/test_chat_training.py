@@ -35,7 +35,7 @@ def test_the_answers_and_their_ends_are_learned(tokenizer):
     (marked,) = mark_conversation(MESSAGES, TEMPLATE, tokenizer)
     assert marked.ids == render_chat(MESSAGES, TEMPLATE, tokenizer, add_generation_prompt=False)
     assert "".join(learned(marked, tokenizer)) == "eins<|im_end|>zwei<|im_end|>"
-    # What is learned follows exactly what the model will see before it answers.
+    # The learned tokens follow exactly the prompt that the model will see before it answers.
     prompt = render_chat(MESSAGES[:4], TEMPLATE, tokenizer)
     assert marked.ids[: len(prompt)] == prompt
     assert marked.is_learned[len(prompt)]

@@ -9,6 +9,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from glassformer.data.batching.labeled_batches import LabeledBatch
+from glassformer.data.batching.noised_batches import MaskedBatch
+from glassformer.data.batching.packed_windows import PackedBatch
+from glassformer.data.batching.preference_batches import PreferenceBatch
 from glassformer.training.parallel import Layout, Parallel, read_layout, split_layers
 from glassformer.training.processes import Processes, SharedError
 from glassformer.training.train_config import TrainConfig
@@ -133,6 +137,25 @@ def test_every_example_of_an_update_is_taken_once():
         assert sum(map(sum, counted)) == 1
         assert all(len(one) == 1 for one in counted), "all make the same number of passes"
     assert len(Parallel(processes=Processes(1, 2)).share(batches)) == 1, "whole batches where they can be shared out"
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        PackedBatch(torch.zeros(5, 3), torch.ones(5, 3), torch.empty(0)),
+        LabeledBatch(torch.zeros(10, 3), torch.ones(10, 3), torch.zeros(10, 3), torch.arange(5)),  # two texts each
+        PreferenceBatch(torch.zeros(10, 3), torch.ones(10, 3), torch.arange(10)),
+        MaskedBatch(*(torch.ones(5, 3) for _ in MaskedBatch._fields)),
+    ],
+    ids=lambda batch: type(batch).__name__,
+)
+def test_the_parts_of_a_batch_have_all_its_rows(batch):
+    """Batches differ in how many rows an example has."""
+    parts = [Parallel(processes=Processes(rank, 2)).share([batch])[0][0] for rank in range(2)]
+    assert sum(part.n_target_tokens for part in parts) == batch.n_target_tokens
+    for whole, *some in zip(batch, *parts, strict=True):
+        assert sum(map(len, some)) == len(whole)
+        assert sorted(torch.cat(some).flatten().tolist()) == sorted(whole.flatten().tolist())
 
 
 def test_a_layout_fills_up_with_data():

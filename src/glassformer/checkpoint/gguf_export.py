@@ -77,15 +77,8 @@ def _limits(architecture: str, **biases_and_norms: tuple[bool, ...]) -> FormatLi
             "rope_width": (None,),
             "rope_scaling": ("none", "linear", "llama3", "yarn", "longrope"),
             "scale_embeddings": (False,),  # the scale has been folded into the table
-            **unset(
-                "relative_bias",
-                "key_bias",
-                "conv_kernel",
-                "conv_activation",
-                "embedding_multiplier",
-                "residual_multiplier",
-                "output_multiplier",
-            ),
+            **unset("relative_bias", "key_bias", "conv_kernel", "conv_activation", "first_norm"),
+            **unset("embedding_multiplier", "residual_multiplier", "output_multiplier"),
             **unset("norm_bias", "norm_weight", "parallel_ffn", "qk_norm_over", "clip_qkv", "attention_softcap"),
             **unset("global_layers", "local_rope_theta", "unrotated_layers", "output_softcap"),
             "token_types": (0,),

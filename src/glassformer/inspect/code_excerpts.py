@@ -18,6 +18,11 @@ EXCERPTS = {
     "disentangled": ("nn/disentangled_positions.py", "DisentangledPositions"),
     "next": ("decoding/sampling.py", "filter_top_p"),
     "beam": ("decoding/beam.py", "beam_steps"),
+    "lens": ("inspect/lens.py", "describe_lens"),
+    "why": ("inspect/attribution.py", "integrated_scores"),
+    "ablation": ("inspect/ablation.py", "ablate"),
+    "learning": ("inspect/learning.py", "describe_learning"),
+    "health": ("inspect/health.py", "check_health"),
 }
 """For each view (the view of positions has one entry per kind of positions): a source file and a name in it."""
 MOST_LINES = 70

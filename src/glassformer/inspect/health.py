@@ -187,11 +187,11 @@ class _NormWatch:
     def __init__(self, model: nn.Module):
         kinds = (nn.LayerNorm, nn.RMSNorm, OffsetRMSNorm, MeanStdNorm)
         self.modules = [module for module in model.modules() if isinstance(module, kinds)]
-        self.seen: list[tuple[nn.Module, Tensor]] = []
+        self.seen: list[tuple[nn.Module, Tensor, Tensor]] = []
 
-    def __enter__(self) -> "list[tuple[nn.Module, Tensor]]":
+    def __enter__(self) -> "list[tuple[nn.Module, Tensor, Tensor]]":
         def hook(module: nn.Module, args: Any, output: Tensor) -> None:
-            self.seen.append((module, output.detach().double()))
+            self.seen.append((module, args[0].detach().double(), output.detach().double()))
 
         self.handles = [module.register_forward_hook(hook) for module in self.modules]
         return self.seen
@@ -201,10 +201,10 @@ class _NormWatch:
             handle.remove()
 
 
-def _check_norms(seen: list[tuple[nn.Module, Tensor]], tolerance: float) -> dict[str, Any] | None:
+def _check_norms(seen: list[tuple[nn.Module, Tensor, Tensor]], tolerance: float) -> dict[str, Any] | None:
     """Undo weight and bias of each norm's output; what is left must have mean 0 and variance 1 (RMS norms: RMS 1)."""
     worst, n_rows = 0.0, 0
-    for module, output in seen:
+    for module, x, output in seen:
         weight: Any = getattr(module, "weight", None)
         bias: Any = getattr(module, "bias", None)
         if weight is None:
@@ -215,13 +215,16 @@ def _check_norms(seen: list[tuple[nn.Module, Tensor]], tolerance: float) -> dict
             continue  # a weight of zero cannot be undone
         plain = (output - (0.0 if bias is None else bias.detach().double())) / weight
         square = plain.square().mean(-1)
-        # A row of almost equal numbers is not normalized to 1, because of eps.
-        rows = square > 0.5
+        # Where a row's variance is not far above eps, the result is below 1.
+        is_centered = isinstance(module, nn.LayerNorm | MeanStdNorm)
+        spread = x.var(-1, correction=0) if is_centered else x.square().mean(-1)
+        eps: Any = getattr(module, "eps", None) or 1e-7
+        rows = spread > 1000 * eps
         if not rows.any():
             continue
         n_rows += int(rows.sum())
         worst = max(worst, float((square[rows].sqrt() - 1).abs().max()))
-        if isinstance(module, nn.LayerNorm | MeanStdNorm):
+        if is_centered:
             worst = max(worst, float(plain.mean(-1)[rows].abs().max()))
     if not n_rows:
         return None

@@ -166,8 +166,12 @@ def make_layer(config: ModelConfig, *, cross: bool, backend: Backend, index: int
             dropout=config.dropout,
         )
         more = {"sublayer": sublayer, "parallel": config.parallel_ffn}
-        return ConvolvedLayer(attention(), ffn, convolution=convolution, **more)
-    return Layer(attention(), ffn, cross_attn=cross_attn, sublayer=sublayer, parallel=config.parallel_ffn)
+        layer: Layer = ConvolvedLayer(attention(), ffn, convolution=convolution, **more)
+    else:
+        layer = Layer(attention(), ffn, cross_attn=cross_attn, sublayer=sublayer, parallel=config.parallel_ffn)
+    if index == 0 and not config.first_norm:
+        layer.self_attn_sublayer.norm = nn.Identity()
+    return layer
 
 
 def make_head(config: ModelConfig) -> nn.Module | None:

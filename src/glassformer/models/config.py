@@ -125,6 +125,8 @@ class ModelConfig(Checked):
     """Add a bias in layer norms; RMS norms have none."""
     norm_weight: bool = True
     """Multiply by a learned weight in norms; without it, as in OLMo, norms have no parameters."""
+    first_norm: bool = True
+    """Normalize the input of the first layer's attention; ModernBERT does not, as its embeddings are normalized."""
     final_norm: bool | None = None
     """Normalize after the last layer; None does so unless norm_placement is post."""
 

@@ -58,6 +58,12 @@ def _check_combinations(config: ModelConfig) -> None:
         raise ValueError(
             f"conv_kernel={config.conv_kernel} for kind {config.kind!r}: expected None, or an odd number for an encoder"
         )
+    is_plain = config.norm_placement == "pre" and not config.share_layers and config.parallel_ffn == "none"
+    if not config.first_norm and not (config.kind == "encoder" and is_plain):
+        raise ValueError(
+            f"first_norm=False with kind {config.kind!r}, norm_placement={config.norm_placement!r}, share_layers="
+            f"{config.share_layers}, parallel_ffn={config.parallel_ffn!r}: expected an encoder, 'pre', False, 'none'"
+        )
     if config.conv_kernel is not None and config.share_layers:
         raise ValueError(f"conv_kernel={config.conv_kernel} with share_layers=True: expected one of them")
     if config.token_types and config.kind == "encoder_decoder":

@@ -84,6 +84,8 @@ def check_growth(small: ModelConfig, large: ModelConfig) -> None:
     for name in ("head_width", "conv_kernel"):
         if getattr(small, name) is not None:
             raise ValueError(f"{name}={getattr(small, name)}: a model with this setting cannot grow yet")
+    if not small.first_norm:
+        raise ValueError("first_norm=False: a model with this setting cannot grow yet")
     _check_depth(small, large)
     _check_width(small, large)
     _check_heads(small, large)

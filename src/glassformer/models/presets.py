@@ -93,6 +93,36 @@ def deberta_v2_xlarge() -> ModelConfig:
     )
 
 
+def modernbert_base() -> ModelConfig:
+    """Return the config of ModernBERT base (Warner et al. 2024), with windows in two of three layers."""
+    return replace(
+        bert_base(),
+        vocab_size=50368,
+        n_encoder_layers=22,
+        d_ff=1152,
+        max_len=8192,
+        gated=True,
+        qkv_bias=False,
+        out_bias=False,
+        ffn_bias=False,
+        norm_placement="pre",
+        norm_eps=1e-5,
+        norm_bias=False,
+        first_norm=False,
+        positions="rotary",
+        rope_theta=160000.0,
+        local_rope_theta=10000.0,
+        sliding_window=65,
+        global_layers=(0, 3, 6, 9, 12, 15, 18, 21),
+        token_types=0,
+        head_norm=True,
+        head_bias=False,
+        dropout=0.0,
+        attention_dropout=0.0,
+        embedding_dropout=0.0,
+    )
+
+
 def mpnet_base() -> ModelConfig:
     """Return the config of MPNet base (Song et al. 2020), with learned positions and relative biases."""
     return replace(
@@ -306,6 +336,7 @@ FULL_SIZE: dict[str, Callable[[], ModelConfig]] = {
     "deberta-v3-base": deberta_v3_base,
     "deberta-base": deberta_base,
     "deberta-v2-xlarge": deberta_v2_xlarge,
+    "modernbert-base": modernbert_base,
     "mpnet-base": mpnet_base,
     "nomic-bert": nomic_bert,
     **DECODERS,

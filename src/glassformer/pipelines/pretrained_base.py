@@ -1,4 +1,4 @@
-"""What a fine-tuned model keeps of the pretrained model that it started from: its tokenizers and its origin.
+"""The tokenizers and the origin that a fine-tuned model keeps of the pretrained model that it started from.
 
 A fine-tuned folder holds them as `tokenizer.json`, `tokenizer_config.json` and `origin.json`, so that it can be used,
 fine-tuned again and converted back to the format of its family.

@@ -52,6 +52,7 @@ class Config:
     norm_eps: float = 1e-5
     norm_bias: bool = True
     norm_weight: bool = True
+    first_norm: bool = True
     final_norm: bool | None = None
     positions: str = "sinusoidal"
     position_offset: int = 0

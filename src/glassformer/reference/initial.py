@@ -75,7 +75,8 @@ def _stack(shapes: Shapes, name: str, config: Config, depth: int, *, cross: bool
         layer = f"{name}.layers.{index}"
         for attention in ("self_attn", "cross_attn") if cross else ("self_attn",):
             _attention(shapes, f"{layer}.{attention}", config)
-            _sublayer(shapes, f"{layer}.{attention}_sublayer", config)
+            if index or config.first_norm:
+                _sublayer(shapes, f"{layer}.{attention}_sublayer", config)
         for projection in ("up_proj", "gate_proj") if config.gated else ("up_proj",):
             _linear(shapes, f"{layer}.ffn.{projection}", config.d_model, config.d_ff, config.ffn_bias)
         _linear(shapes, f"{layer}.ffn.down_proj", config.d_ff, config.d_model, config.ffn_bias)

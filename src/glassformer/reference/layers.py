@@ -23,11 +23,14 @@ class Sublayer:
     def __init__(self, params: Parameters, config: Config):
         self.norm = make_norm(config.norm, params.at("norm"), config.norm_eps)  # without parameters if not used
         self.placement = config.norm_placement
+        self.has_norm = True
         self.post_norm = make_norm(config.norm, params.at("post_norm"), config.norm_eps)
         self.multiplier = config.residual_multiplier
 
     def forward(self, x: Array, step: Callable[[Array], Array]) -> Array:
         """Apply the function `step` to x (B, T, C) inside the residual connection."""
+        if not self.has_norm:
+            return x + self.multiplier * step(x)
         if self.placement == "pre":
             return x + self.multiplier * step(self.norm.forward(x))
         if self.placement == "output":
@@ -41,6 +44,8 @@ class Sublayer:
 
         `step` is the backward pass of the function that `forward` applied.
         """
+        if not self.has_norm:
+            return dy + step(self.multiplier * dy)
         if self.placement == "pre":
             return dy + self.norm.backward(step(self.multiplier * dy))
         if self.placement == "output":
@@ -152,6 +157,8 @@ class Stack:
             for index, name in enumerate(names)
         ]
         self.norm = make_norm(config.norm, params.at("norm"), config.norm_eps) if config.has_final_norm else None
+        if not config.first_norm:
+            self.layers[0].self_attn_sublayer.has_norm = False
         self.convolution: Convolution | None = None
         if config.conv_kernel is not None:
             self.convolution = Convolution(params.at("layers.0.convolution"), config)

@@ -23,7 +23,7 @@ REPEATS = 3
 
 
 class MachineRates(NamedTuple):
-    """What a device does in a second."""
+    """The rates of a device, per second."""
 
     bytes_read: float
     flops: float

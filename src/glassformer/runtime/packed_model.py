@@ -68,7 +68,13 @@ def has_fused_storage(module: nn.Module) -> bool:
     It is false again after the model was moved to another device or dtype.
     """
     groups = _fusible(module)
-    return bool(groups) and all(_side_by_side([layer.weight for layer in layers]) is not None for layers in groups)
+    # Layers with adapters or quantized weights have no weight that others could lie next to.
+    is_plain = all(type(layer) is nn.Linear for layers in groups for layer in layers)
+    return (
+        bool(groups)
+        and is_plain
+        and all(_side_by_side([layer.weight for layer in layers]) is not None for layers in groups)
+    )
 
 
 def _fusible(module: nn.Module) -> list[list[nn.Linear]]:

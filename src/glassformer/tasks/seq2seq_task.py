@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 MAX_VALID = 500
 """Largest number of validation pairs whose targets each validation generates."""
+MAX_LOGITS = 1 << 26
+"""Most logits that a validation computes at a time, so that it needs no more memory than an update."""
 Example = TypeVar("Example", bound=TextPair)
 
 
@@ -253,8 +255,14 @@ def validation_loss(model: "EncoderDecoderModel", batches: "TokenBudgetBatches")
     device = next(model.parameters()).device
     total, tokens = 0.0, 0
     for step in range(len(batches)):
-        batch = batches[step].to(device)
-        logits = model(batch.source, batch.target_in, batch.source_mask, batch.target_mask).flatten(0, 1).float()
-        total += label_smoothed_cross_entropy(logits, batch.target_out, ignore=batch.ignored, reduction="sum").item()
-        tokens += batch.n_target_tokens
+        whole = batches[step].to(device)
+        n_rows, length = whole.target_in.shape
+        rows = max(1, MAX_LOGITS // (length * model.config.vocab_size))
+        for begin in range(0, n_rows, rows):
+            batch = whole.slice_rows(begin, begin + rows)
+            logits = model(batch.source, batch.target_in, batch.source_mask, batch.target_mask).flatten(0, 1).float()
+            total += label_smoothed_cross_entropy(
+                logits, batch.target_out, ignore=batch.ignored, reduction="sum"
+            ).item()
+            tokens += batch.n_target_tokens
     return total / max(tokens, 1)

@@ -191,7 +191,7 @@ def _score_and_save(
 
 
 def check_adapter_alone(model: Model) -> None:
-    """Raise ValueError if the adapter alone would not be the whole of what is learned, because the head is new."""
+    """Raise ValueError if the model has a new head, which the adapter does not hold."""
     if model.config.head != "language_model" or isinstance(model, EncoderModel):
         raise ValueError(
             f"lora_save='adapter' for a model with head={model.config.head!r}: expected 'merged', because the adapter "

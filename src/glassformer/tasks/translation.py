@@ -105,6 +105,10 @@ class PairData(DividedData[Pair]):
     def record_of(self, example: Pair) -> dict[str, str]:
         return example._asdict()
 
+    language_tags: bool = False
+    """Start each source with the language of its target file, such as >>de<< for train.de, to train one model for
+    several languages."""
+
     @override
     def splits(self) -> Splits[Pair]:
         if self.prepared is not None:
@@ -176,7 +180,15 @@ class PairData(DividedData[Pair]):
         return self._reader(source, target)
 
     def _reader(self, source: tuple[Path, ...], target: tuple[Path, ...], spans: Sequence[Span] = ()) -> PairReader:
-        return PairReader(source, target, self.source_column, self.target_column, self.on_bad, spans=spans)
+        return PairReader(
+            source,
+            target,
+            self.source_column,
+            self.target_column,
+            self.on_bad,
+            spans=spans,
+            language_tags=self.language_tags,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -128,7 +128,7 @@ class ComputeCopy:
 def can_copy(model: nn.Module) -> bool:
     """Whether a `ComputeCopy` of the model can be made: of our models in float32 without adapters or hooks.
 
-    The layers of LoRA have parameters of their own, and hooks would see the copy instead of the model.
+    The layers of LoRA have additional parameters, and hooks would see the copy instead of the model.
     """
     if not isinstance(model, Model):
         return False

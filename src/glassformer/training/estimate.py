@@ -1,8 +1,8 @@
 """Estimate the time, memory and operations of a training run before it starts, and compare with the actual values.
 
 Floating-point operations are computed from the shapes of the batches. Time and memory of a step are measured on three
-batches, without changing the model. The memory estimate includes validations: on a CPU their memory is measured on a
-sample of the validation data. The time estimate covers updates only, like `TrainState.seconds`.
+batches, without changing the model. The memory estimate includes validations, whose memory is measured on a sample of
+the validation data. The time estimate covers updates only, like `TrainState.seconds`.
 """
 
 import copy
@@ -79,7 +79,7 @@ def estimate_run(
 
     Args:
         flops_of: Returns the floating-point operations of a forward and backward pass over a batch.
-        validate: Scores a sample of the validation data; called on a CPU only, to measure the memory it needs.
+        validate: Scores a sample of the validation data, on a CPU or with CUDA, to measure the memory it needs.
     """
     config = trainer.config
     n_batches = config.updates * config.accumulate
@@ -98,7 +98,9 @@ def estimate_run(
         step_growth = growth.peak() if growth is not None else None
         update_seconds, moments = _measure_update(trainer)
         pilot_growth = growth.peak() if growth is not None else None
-        whole_growth = None
+        whole_growth, validation_bytes = None, 0
+        if validate is not None and trainer.device.type == "cuda":
+            validation_bytes = _measure_peak(trainer.device, validate)
         if growth is not None and validate is not None:
             validate()
             whole_growth = growth.peak()
@@ -115,6 +117,7 @@ def estimate_run(
     if step_growth is not None and pilot_growth is not None:
         # The measured growth also contains what allocator and kernels reserve.
         passing = max(passing, step_growth + gradients if they_stay else step_growth, pilot_growth - moments)
+    passing = max(passing, validation_bytes + gradients)
     if whole_growth is not None:
         # During a validation the gradients of the last update still exist, unlike in this pilot, and the allocator
         # cannot reuse all memory that the update has freed.
@@ -250,7 +253,8 @@ class MemoryWatch:
 
     def __init__(self, trainer: Trainer[Batch]):
         self.device = trainer.device
-        self._weights = sum(parameter.nbytes for parameter in trainer.model.parameters())
+        # What exists already: the weights, and the copy that computes the gradients.
+        self._weights = sum(parameter.nbytes for parameter in trainer.model.parameters()) + trainer.setup.copy_bytes
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
             self._before = torch.cuda.memory_allocated(self.device)
@@ -331,6 +335,14 @@ def _measure_update(trainer: Trainer[Batch]) -> tuple[float, int]:
         took.append(time.perf_counter() - began)
     kept = (value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor))
     return min(took), sum(value.nbytes for value in kept if value.dim())
+
+
+def _measure_peak(device: torch.device, action: Callable[[], object]) -> int:
+    """Return by how many bytes the memory that torch allocates on a CUDA device grows while `action` runs."""
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    action()
+    return torch.cuda.max_memory_allocated(device) - before
 
 
 def _wait_for(device: torch.device) -> None:

@@ -265,8 +265,13 @@ def _has_unused_parameters(model: nn.Module, loss: Callable[[Any], Tensor], batc
 
 
 def _count_rows(batch: Any) -> int:
-    """Return the number of examples of a batch: a named tuple of tensors, some empty, some with several rows each."""
-    return min(len(tensor) for tensor in batch if len(tensor))
+    """Return the number of examples of a batch, a named tuple of tensors.
+
+    Some batches have several rows per example in all tensors, and say how many examples they have (`n_examples`). The
+    others have one row per example in at least one tensor; tensors may be empty.
+    """
+    said: int | None = getattr(batch, "n_examples", None)
+    return min(len(tensor) for tensor in batch if len(tensor)) if said is None else said
 
 
 def total_norm(gradients: list[Tensor]) -> Tensor:

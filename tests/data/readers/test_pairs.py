@@ -81,3 +81,13 @@ def test_byte_order_marks_and_unusual_line_breaks_keep_files_aligned(tmp_path):
     (tmp_path / "a.de").write_bytes("eins\r\nzwei".encode("utf-8-sig"))
     pairs = list(PairReader([tmp_path / "a.en"], [tmp_path / "a.de"]))
     assert pairs == [Pair("one\u2028more", "eins"), Pair("two", "zwei")]
+
+
+def test_sources_start_with_the_language_of_their_target_file(tmp_path):
+    for name, text in (("a.en", "a cat\n"), ("a.de", "eine Katze\n"), ("a.fr.gz", "un chat\n")):
+        write(tmp_path / name, text)
+    files = [tmp_path / "a.en"] * 2, [tmp_path / "a.de", tmp_path / "a.fr.gz"]
+    found = list(PairReader(*files, language_tags=True))
+    assert found == [Pair(">>de<< a cat", "eine Katze"), Pair(">>fr<< a cat", "un chat")]
+    with pytest.raises(ValueError, match="language_tags needs target files"):
+        PairReader([write(tmp_path / "b.tsv", "source\ttarget\na\tb\n")], language_tags=True)

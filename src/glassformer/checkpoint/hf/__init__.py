@@ -12,7 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 from glassformer.base.names import nearest
 from glassformer.checkpoint.external_model import Tensors
-from glassformer.checkpoint.hf import bart, bert, deberta, gpt2, llama, mpnet, nomic_bert, opt, parallel_decoders, t5
+from glassformer.checkpoint.hf import (
+    bart,
+    bert,
+    deberta,
+    gpt2,
+    llama,
+    modernbert,
+    mpnet,
+    nomic_bert,
+    opt,
+    parallel_decoders,
+    t5,
+)
 from glassformer.checkpoint.hf.name_tables import (
     Family,
     TensorMismatchError,
@@ -23,6 +35,7 @@ from glassformer.checkpoint.hf.name_tables import (
     rules_for_file,
     to_hf_tensors,
 )
+from glassformer.checkpoint.hf.other_families import missing_block
 from glassformer.checkpoint.hf.values import UnsupportedModelError, read_architecture, shown
 from glassformer.checkpoint.layout import check_sizes
 from glassformer.checkpoint.limits import blocking_setting, effective_settings
@@ -38,7 +51,7 @@ if TYPE_CHECKING:  # `glassformer info` reads configs without torch
     AnyModel = EncoderModel | DecoderModel | EncoderDecoderModel
 FAMILIES: dict[str, Family] = {
     family.model_type: family
-    for module in (bert, deberta, mpnet, nomic_bert, gpt2, llama, opt, parallel_decoders, t5, bart)
+    for module in (bert, deberta, modernbert, mpnet, nomic_bert, gpt2, llama, opt, parallel_decoders, t5, bart)
     for family in module.FAMILIES
 }
 
@@ -145,8 +158,9 @@ def family_by_type(model_type: object) -> Family:
     """Return the family with this `model_type`. If there is none, the UnsupportedModelError lists all families."""
     if isinstance(model_type, str) and model_type in FAMILIES:
         return FAMILIES[model_type]
-    near = nearest(model_type, FAMILIES)
+    near, what = nearest(model_type, FAMILIES), missing_block(model_type)
     hint = f" (did you mean {near!r}?)" if near else ""
+    hint = hint if what is None else f", which has {what}, not supported"
     raise UnsupportedModelError(
         f"config.json has model_type={shown(model_type)}{hint}: expected one of {', '.join(FAMILIES)}"
     )

@@ -49,7 +49,7 @@ ACTIVATIONS: dict[str, HeadActivationName] = {
 
 @dataclass(frozen=True, kw_only=True)
 class SentenceModules:
-    """What a sentence-transformers folder does with the encoder's hidden states, and with a text before the encoder."""
+    """The modules of a sentence-transformers folder after its encoder, and its prompts."""
 
     encoder: Path
     """Folder of the encoder: its config, weights and tokenizer."""

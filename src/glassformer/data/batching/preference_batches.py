@@ -26,6 +26,11 @@ class PreferenceBatch(NamedTuple):
         """Return the number of pairs, over which the loss is averaged."""
         return len(self.reference) // 2
 
+    @property
+    def n_examples(self) -> int:
+        """Return the number of pairs, which is half the number of rows."""
+        return len(self.reference) // 2
+
     def slice_rows(self, begin: int, end: int) -> "PreferenceBatch":
         """Return the pairs from `begin` up to, but not including, `end`."""
         half = self.n_target_tokens

@@ -40,6 +40,8 @@ class PairReader:
     target_column: str = "target"
     on_bad: OnBad = "error"
     skipped: Counter[str] = field(default_factory=Counter)
+    language_tags: bool = False
+    """Whether each source starts with the language of its target file: `>>de<<` if that is called train.de."""
     n_read: int | None = None
     """Number of pairs in the last complete pass; None before the first."""
     spans: Sequence[Span] = ()
@@ -52,6 +54,8 @@ class PairReader:
             )
         for path in (*self.sources, *self.targets):
             check_file(path)
+        if self.language_tags and not self.targets:
+            raise ValueError("language_tags needs target files, whose names end with a language: expected --target")
         for path in self.sources:
             if not self.targets and kind_of(path) == "text":
                 raise ValueError(
@@ -76,7 +80,10 @@ class PairReader:
         """Yield each pair (None if it cannot be read) with its problem ("" if none) and its `file:line`."""
         if self.targets:
             for source, target in zip(self.sources, self.targets, strict=True):
-                yield from _aligned(source, target, self.spans)
+                tag = f">>{target.name.removesuffix('.gz').rpartition('.')[2]}<< " if self.language_tags else ""
+                for pair, problem, where in _aligned(source, target, self.spans):
+                    tagged = pair if pair is None or problem else Pair(f"{tag}{pair.source}", pair.target)
+                    yield tagged, problem, where
             return
         columns = (self.source_column, self.target_column)
         for path in self.sources:

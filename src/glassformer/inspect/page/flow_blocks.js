@@ -34,6 +34,8 @@ function openLayer(data, layer, n) {
   }));
   parts.push({ id: `${n}.ffn`, kind: "ffn", layer: n, title: "Feed-forward", size: `${model.width} → ${model.ffn_width} → ${model.width}` });
   const found = [{ id: `${n}`, kind: "layer", layer: n, title: `Layer ${n}`, size: "close", isOpen: true }];
+  const parallel = model.config.parallel_ffn ?? "none";
+  if (parallel !== "none") return [...found, ...parallelParts(model, parts, n, parallel)];
   for (const part of parts) {
     const norm = { id: `${part.id}.norm`, kind: "norm", layer: n, inside: true, title: "Norm", size: normName(model) };
     part.inside = true;
@@ -41,6 +43,16 @@ function openLayer(data, layer, n) {
     found.push(...(model.norm_order === "post" ? [part, add, norm] : [norm, part, add]));
   }
   return found;
+}
+
+/** Attention and feed-forward that read the same vector; their outputs are added together. */
+function parallelParts(model, parts, n, kind) {
+  const norm = (id) => ({ id, kind: "norm", layer: n, inside: true, title: "Norm", size: normName(model) });
+  const found = parts.flatMap((part, at) => [
+    ...(at === 0 || kind === "two_norms" ? [norm(`${part.id}.norm`)] : []),
+    { ...part, inside: true, title: at === 0 ? part.title : `${part.title}, in parallel` },
+  ]);
+  return [...found, { id: `${n}.ffn.add`, kind: "add", layer: n, inside: true, title: "+ residual", size: "both are added" }];
 }
 
 function normName(model) {
@@ -69,11 +81,11 @@ export function blockFacts(data, stack, block) {
       ? { text: "A vector that depends only on the place of the token is added, because attention by itself does not know the order.", go: { view: "positions" } }
       : { text: `Each id selects one row of a table: a vector of ${model.width} numbers. Their lengths:`, bars: perToken(stack.embedding.norms, "length of the vector") };
     case "layer": return { text: "A layer reads the vectors, adds what its sub-layers find, and passes them on. Length of each token's vector after it:", bars: perToken(layer.residual.out, "length after the layer") };
-    case "attention": return { text: `Each of the ${model.heads} heads mixes the vectors of the tokens it looks at. How much it adds, compared with what was there:`, bars: perToken(layer.added.self_attention, "added / before"), go: { view: "attention", attention: `${self}-self`, layer: block.layer } };
+    case "attention": return { text: `Each of the ${model.heads} heads mixes the vectors of the tokens it looks at. How much it adds, compared with what was there:`, bars: perToken(layer.added.self_attention ?? [], "added / before"), go: { view: "attention", attention: `${self}-self`, layer: block.layer } };
     case "cross": return { text: "Each position of the output looks at the encoded input. How much it adds, compared with what was there:", bars: perToken(layer.added.cross_attention ?? [], "added / before"), go: { view: "attention", attention: `${self}-cross`, layer: block.layer } };
-    case "ffn": return { text: `Two matrices with ${model.config.activation ?? "an activation"}${model.config.gated ? ", gated," : ""} between them, for each token alone. How much it adds:`, bars: perToken(layer.added.feedforward, "added / before") };
+    case "ffn": return { text: `Two matrices with ${model.config.activation ?? "an activation"}${model.config.gated ? ", gated," : ""} between them, for each token alone. How much it adds:`, bars: perToken(layer.added.feedforward ?? [], "added / before") };
     case "norm": return { text: "Brings the numbers of each vector to the same size, so that deep stacks stay trainable." };
-    case "add": return { text: "What the sub-layer found is added to its input: the residual connection. Length of each token's vector:", bars: perToken(part === "ffn" ? layer.residual.out : layer.residual.mid, "length of the vector") };
+    case "add": return { text: "What the sub-layer found is added to its input: the residual connection. Length of each token's vector:", bars: perToken(part === "ffn" ? layer.residual.out : layer.residual.mid ?? layer.residual.out, "length of the vector") };
     default: return data.next
       ? { text: "One score per token of the vocabulary; softmax makes them probabilities.", go: { view: "next" } }
       : { text: `The result: ${data.output.text ?? ""}`, labels: data.output.labels };

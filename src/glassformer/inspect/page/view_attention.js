@@ -148,7 +148,7 @@ export function attentionView(context) {
         event.preventDefault();
         context.go({ view: "head", attention: group.id, layer, head, query: row });
       } }, "Follow the numbers inside this head") : null,
-      context.live ? h("button", { type: "button", onclick: () => context.live.ablate(name) }, "Switch this head off") : null);
+      context.live ? h("button", { type: "button", onclick: () => context.live.ablate(name) }, context.live.options().ablate.includes(name) ? "Switch this head on again" : "Switch this head off") : null);
   }
 
   update();

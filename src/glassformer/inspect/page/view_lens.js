@@ -78,7 +78,7 @@ function lensTable(layers, tokens, start, state, change) {
 function norms(stack, tokens) {
   const rows = [["embeddings", stack.embedding.norms]];
   stack.layers.forEach((layer, n) => {
-    rows.push([`${n} attention`, layer.residual.mid]);
+    if (layer.residual.mid) rows.push([`${n} attention`, layer.residual.mid]);
     if (layer.residual.cross) rows.push([`${n} cross`, layer.residual.cross]);
     rows.push([`${n} feed-fwd`, layer.residual.out]);
   });
