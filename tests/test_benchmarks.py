@@ -345,12 +345,11 @@ def test_a_servers_load_is_measured_and_written_as_a_result_file(tmp_path, monke
     call(module, monkeypatch, model, *words, "--out", out)
     result = json.loads(out.read_text(encoding="utf-8"))
     results_page.check_result(result, out.name)
-    assert [row[:2] for row in result["rows"]] == [
-        [n_clients, name] for n_clients in (1, 3) for name in ("the engine alone", "glassformer")
-    ]
+    names = "the engine alone", "`generate` in one batch", "glassformer"
+    assert [row[:2] for row in result["rows"]] == [[n_clients, name] for n_clients in (1, 3) for name in names]
     for row in result["rows"]:
         assert float(row[2]) > 0
-    assert re.fullmatch(r"\d+ / \d+", result["rows"][1][4])
+    assert re.fullmatch(r"\d+ / \d+", result["rows"][2][4])
     assert "| 3 | glassformer |" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="ended with code 3"), module.ServerProcess("peer", "sh -c 'exit 3'"):
         pass

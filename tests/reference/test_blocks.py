@@ -80,6 +80,7 @@ TORCH_ACTIVATIONS = {
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "silu": F.silu,
     "tanh": torch.tanh,
+    "identity": lambda x: 1 * x,
 }
 
 
