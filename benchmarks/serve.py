@@ -83,8 +83,9 @@ class ServerProcess:
         until = time.monotonic() + START_SECONDS
         while not self.model:
             if self._process.poll() is not None:
-                self._log.seek(0)
-                end = self._log.read()[-2000:].decode(errors="replace")
+                with self._log:
+                    self._log.seek(0)
+                    end = self._log.read()[-2000:].decode(errors="replace")
                 code = self._process.returncode
                 raise SystemExit(f"{self.name} ended with code {code}: {shlex.join(self._command)}\n{end}")
             if time.monotonic() > until:
