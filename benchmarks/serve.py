@@ -214,7 +214,7 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 
 ALONE = {"the engine alone": run_engine, "`generate` in one batch": run_offline}
-"""What is measured without a server."""
+"""Measurements without a server."""
 LOAD_OPTIONS = "device", "dtype", "quantize"
 """Options of `glassformer serve` that these share with it."""
 

@@ -206,4 +206,4 @@ ASSUMPTIONS = (
     "no time is lost by reading data, validations, checkpoints, stragglers or failures",
     "the two constants of the time were fitted to the runs of benchmarks/measured_runs.json, which are on one device",
 )
-"""What a plan takes for granted."""
+"""Assumptions of a plan."""

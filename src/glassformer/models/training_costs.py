@@ -32,7 +32,7 @@ class StepMemory(NamedTuple):
     states: int
     """Weights, gradients, moments and the bf16 copy with its gradients."""
     activations: int
-    """What the layers keep for the backward pass."""
+    """Bytes that the layers keep for the backward pass."""
     logits: int
     """The output of the last layer, which becomes its own gradient."""
 

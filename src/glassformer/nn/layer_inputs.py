@@ -32,7 +32,7 @@ class LayerKinds(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:
-    """What the layers of a stack have in common in one forward pass."""
+    """Inputs that all layers of a stack share in one forward pass."""
 
     positions: Tensor  # (B or 1, T)
     key_positions: Tensor  # (B or 1, S)

@@ -1,7 +1,7 @@
 """HF's Llama (SmolLM included) and the families with its names: Mistral, Qwen, Phi-3, Gemma, OLMo, Cohere and others.
 
 They differ in biases, norms, sliding windows, factors, parallel layers, and in the layout of their tensors;
-`llama_variants.py` lists what each has of its own.
+`llama_variants.py` lists their differences.
 
 `table` maps our parameter names to HF's tensor names; `name_tables.py` applies it in both directions.
 """

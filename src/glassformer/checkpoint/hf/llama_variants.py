@@ -1,4 +1,4 @@
-"""What each HF family with Llama's names has of its own: defaults of `config.json`, settings and tensor layouts.
+"""Differences between the HF families with Llama's names: defaults of `config.json`, settings and tensor layouts.
 
 `llama.py` reads and writes what they have in common.
 """
@@ -48,7 +48,7 @@ class Variant:
     eps: float = 1e-6
     theta: float = 10000.0
     local_theta: float | None = None
-    """Default base of layers with a window, if they have rotary positions of their own; None if they have not."""
+    """Default base of layers with a window, if it differs from that of other layers; None if it does not."""
     rotated_part: float | None = None
     """Default of `partial_rotary_factor`; None if the family does not read it."""
     is_tied: bool = False

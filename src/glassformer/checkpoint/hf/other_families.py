@@ -12,7 +12,7 @@ LACKING = {
         *("mllama", "paligemma", "layoutlm", "layoutlmv3", "vision-encoder-decoder"),
     ),
 }
-"""What the blocks lack, with the `model_type` of families that have it."""
+"""Features that the blocks lack, with the `model_type` of families that have it."""
 
 
 def missing_block(model_type: object) -> str | None:
