@@ -56,7 +56,7 @@ def test_a_wrong_value_is_refused_at_construction(make, message):
         make()
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", [task for task in TASKS if data_named(task).CORPORA])
 def test_files_beside_a_corpus_are_refused_because_they_would_not_be_read(task):
     kind = data_named(task)
     corpus = field_docs(kind)["corpus"][0].partition("instead of files: ")[2].partition(" ")[0].strip(",.")

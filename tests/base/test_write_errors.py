@@ -27,7 +27,7 @@ from glassformer.training.journal import Journal
 from glassformer.training.state import Evaluation, TrainState, save_checkpoint
 from glassformer.training.train_config import TrainConfig
 
-LIMIT = 2048
+LIMIT = 4096
 LONG = "0" * 2 * LIMIT
 
 

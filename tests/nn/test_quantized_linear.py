@@ -209,7 +209,7 @@ def test_an_engine_whose_sums_are_wrong_is_given_7_bits_or_not_used(monkeypatch)
 
 
 @pytest.mark.skipif(platform.machine() not in X86, reason="FBGEMM is an x86 library")
-@pytest.mark.parametrize("instructions", ["AVX2", "AVX512"])
+@pytest.mark.parametrize("instructions", ["AVX2", pytest.param("AVX512", marks=pytest.mark.full)])
 def test_torchs_layer_is_exact_where_fbgemm_saturates(instructions):
     environment = os.environ | {"FBGEMM_ENABLE_INSTRUCTIONS": instructions}
     code = """

@@ -11,12 +11,15 @@ from glassformer.reference.__main__ import BEGIN, END, MAX_LENGTH, MIN_LENGTH, P
 LEARN = """
 import sys
 from glassformer.reference.__main__ import learn_to_reverse
+
+import pytest
 share = learn_to_reverse(seconds=600)  # it stops early once it has learned; the limit is for busy machines
 assert "torch" not in sys.modules
 assert share >= 0.97, share
 """
 
 
+@pytest.mark.full
 def test_the_numpy_model_learns_to_reverse_without_torch_on_one_core():
     environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     result = subprocess.run(

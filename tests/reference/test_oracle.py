@@ -128,7 +128,10 @@ OPTIONS: dict[str, list[dict]] = {
     ],
     "key_bias": [{"key_bias": False}, DISENTANGLED | {"key_bias": False}],
     "conv_kernel": [{"conv_kernel": n, "kinds": ["encoder"]} for n in (1, 3, 5)] + [DISENTANGLED | {"conv_kernel": 3}],
-    "conv_activation": [{"conv_kernel": 3, "conv_activation": "gelu", "kinds": ["encoder"]}],
+    "conv_activation": [
+        {"conv_kernel": 3, "conv_activation": name, "kinds": ["encoder"]}
+        for name in ("relu", "gelu", "gelu_tanh", "silu", "identity")
+    ],
     "relative_bias": [
         RELATIVE | {"positions": name, "relative_bias": True, "head_dim": 4} for name in ("learned", "rotary", "none")
     ],

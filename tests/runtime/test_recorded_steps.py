@@ -100,6 +100,7 @@ def test_rounded_shapes_hold_the_requested_rows_and_tokens(rows, copies, capacit
     assert length <= roomy.memory_length <= max(length, 96)
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # raised inside torch
 def test_compiled_steps_give_the_same_texts():
     model = make(replace(DECODERS["rotary, grouped"], n_decoder_layers=1))

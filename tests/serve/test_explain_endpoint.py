@@ -41,7 +41,7 @@ def test_a_head_is_switched_off_for_one_request_only(server):
         ({"parts": ["all"]}, "parts holds 'all'"),
         ({"ablate": ["x"]}, "no part 'x' to switch off"),
         ({"color": 1}, "color is not a field"),
-        ({"position": 500}, "position=500: expected"),
+        ({"position": 500, "parts": ["attribution"]}, "position=500: expected"),
         ({"target": "zq " * 900}, "expected at most"),
     ],
 )

@@ -159,6 +159,7 @@ def test_minutes_choose_the_number_of_updates_and_the_run_records_it(tmp_path, c
     assert isinstance(Translator.from_folder(tmp_path / "model").translate("one two"), str)
 
 
+@pytest.mark.full
 def test_skipped_records_are_counted_in_a_note(tmp_path):
     write_corpus(tmp_path)
     for name, line in (("a.en", "\n"), ("a.de", "nichts\n")):

@@ -29,9 +29,9 @@ from glassformer.tasks.configs.divided_data import DividedData
 from glassformer.tasks.configs.mixture import mix_name, read_mix
 from glassformer.tasks.configs.shared import TaskConfig
 from glassformer.tasks.configs.task_options import make_config
-from glassformer.tasks.prepare_units import PLAN, run_units, unit_folder
+from glassformer.tasks.prepare_units import run_units, unit_folder
 from glassformer.tasks.prepared import MORE_DATA
-from glassformer.tasks.tokenized_corpus import FORMAT, VALID, TokenizedCorpus
+from glassformer.tasks.tokenized_corpus import FORMAT, PLAN, VALID, TokenizedCorpus
 from glassformer.text import Tokenizer
 from glassformer.training.fingerprints import PREPARED
 

@@ -26,11 +26,10 @@ from glassformer.data.readers.text_files import Span
 from glassformer.progress import Step
 from glassformer.tasks.configs.divided_data import DividedData
 from glassformer.tasks.configs.task_options import make_config
-from glassformer.tasks.tokenized_corpus import VALID
+from glassformer.tasks.tokenized_corpus import PLAN, VALID
 from glassformer.text import BpeDropout, Tokenizer
 from glassformer.text.tokenizer import UNKNOWN
 
-PLAN = "plan.json"
 PREPARED_TASKS = ("translation", "language")
 """Tasks whose data can be prepared."""
 PAUSE_SECONDS = 0.1

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 VALID = "valid.jsonl"
 FORMAT = 1
+PLAN = "plan.json"
+"""The file of a folder whose preparation has begun: its options and its units of work."""
 
 
 class TokenizedCorpus:
@@ -30,7 +32,7 @@ class TokenizedCorpus:
 
     def __init__(self, folder: Path):
         self.folder = folder
-        if folder.is_dir() and not (folder / PREPARED).is_file() and (folder / "plan.json").is_file():
+        if folder.is_dir() and not (folder / PREPARED).is_file() and (folder / PLAN).is_file():
             raise ValueError(f"{folder} is not complete: run glassformer prepare again, or wait for its other parts")
         self._about = read_json_object(folder / PREPARED)
         if self._about.get("format") != FORMAT:

@@ -30,6 +30,12 @@ def label_smoothed_cross_entropy(
     return total if reduction == "sum" else total / (flat_targets != ignored).sum().clamp_min(1)
 
 
+def token_log_probs(logits: Tensor, targets: Tensor, *, ignore: int) -> Tensor:
+    """Return the log-probabilities of target ids (...) under logits (..., V); 0 where the target is `ignore`."""
+    losses = F.cross_entropy(logits.flatten(0, -2).float(), targets.flatten(), ignore_index=ignore, reduction="none")
+    return -losses.view(targets.shape)
+
+
 def summed_loss(logits: Tensor, answers: Tensor, *, ignored: int, smoothing: float, r_drop: float) -> Tensor:
     """Return the summed training loss of logits (N, V) and target ids (N,), with R-Drop if `r_drop` is above 0.
 

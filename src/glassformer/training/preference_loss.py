@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from glassformer.training.losses import token_log_probs
+
 PreferenceLoss = Literal["dpo", "ipo", "orpo"]
 
 
@@ -23,9 +25,7 @@ def answer_log_probs(model: Any, tokens: Tensor, targets: Tensor, *, ignore: int
 
     `tokens` and `targets` are (N, T); a target that is `ignore` does not count.
     """
-    logits = model(tokens).float()
-    losses = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=ignore, reduction="none")
-    return -losses.view(targets.shape).sum(1), (targets != ignore).sum(1)
+    return token_log_probs(model(tokens), targets, ignore=ignore).sum(1), (targets != ignore).sum(1)
 
 
 def preference_loss(

@@ -122,7 +122,7 @@ def _entries(folder: Path) -> list[tuple[str, str]]:
 
 def _subfolder(folder: Path, name: str) -> Path:
     path = folder / name
-    if Path(name).name != name or not path.is_dir() or path.is_symlink():
+    if name in (".", "..") or Path(name).name != name or not path.is_dir() or path.is_symlink():
         raise CorruptFolderError(f"{folder / MODULES} refers to the folder {shown(name)}: expected one inside {folder}")
     return path
 

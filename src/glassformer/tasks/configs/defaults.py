@@ -33,6 +33,7 @@ NOT_OF_A_FAMILY = frozenset(
     {
         *("vocab_size", "source_vocab_size", "n_encoder_layers", "n_decoder_layers", "d_model", "d_ff", "max_len"),
         *("n_heads", "n_kv_heads", "head_dim", "embedding_width", "sliding_window", "token_types", "position_offset"),
+        *("global_layers", "local_rope_theta", "unrotated_layers"),
         *("rope_width", "rope_scaling", "rope_factor", "rope_original_len", "rope_low_rotations"),
         *("rope_high_rotations", "rope_attention_factor", "rope_short_divisors", "rope_long_divisors"),
         *("head", *HEAD_FIELDS, "output_bias", "dropout", "embedding_dropout", "layer_drop"),
