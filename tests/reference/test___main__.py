@@ -5,14 +5,13 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 
 from glassformer.reference.__main__ import BEGIN, END, MAX_LENGTH, MIN_LENGTH, PAD, batch
 
 LEARN = """
 import sys
 from glassformer.reference.__main__ import learn_to_reverse
-
-import pytest
 share = learn_to_reverse(seconds=600)  # it stops early once it has learned; the limit is for busy machines
 assert "torch" not in sys.modules
 assert share >= 0.97, share
