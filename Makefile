@@ -49,7 +49,7 @@ test-browser: $(READY) ## drive the web pages in Chromium at all sizes; installs
 	@command -v chromium || command -v chromium-browser || command -v google-chrome || \
 		{ apt-get update && apt-get install -y --no-install-recommends chromium fonts-dejavu-core; } || \
 		echo "Chromium could not be installed: the tests that need it are skipped"
-	$(BIN)/pytest --full tests/inspect/test_page_in_browser.py tests/inspect/test_families_in_browser.py tests/serve/test_live_page.py tests/serve/test_rating_app.py
+	$(BIN)/pytest -n 2 --full tests/inspect/test_page_in_browser.py tests/serve/test_live_page.py tests/serve/test_rating_app.py
 
 fuzz: $(READY) ## break small models of every format 10,000 times; each must be refused in good order
 	OMP_NUM_THREADS=1 $(BIN)/python tools/fuzz.py

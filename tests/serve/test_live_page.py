@@ -40,6 +40,7 @@ def page(server):
         found.on("console", lambda line: found.problems.append(line.text) if line.type == "error" else None)
         found.goto(server.url)
         found.wait_for_selector("#model option", state="attached")
+        found.evaluate("document.querySelector('details').open = true")  # the settings
         yield found
         browser.close()
 
@@ -51,8 +52,9 @@ def send(page, text):
 
 
 def test_a_conversation_has_several_turns_and_shows_probabilities(page):
+    page.problems.clear()
     page.select_option("#model", "chat")
-    page.evaluate("document.querySelector('details').open = true")
+    page.click("#reset")
     page.fill("#max_tokens", "5")
     page.fill("#temperature", "0")
     send(page, "hi <b>there</b>")
@@ -80,6 +82,7 @@ def test_an_answer_can_be_stopped(page, server):
 
 
 def test_a_task_has_its_form(page):
+    page.problems.clear()
     page.select_option("#model", "classifier")
     send(page, "the cat")
     page.wait_for_selector(".message table")
@@ -88,7 +91,9 @@ def test_a_task_has_its_form(page):
 
 
 def test_a_tapped_word_shows_what_else_was_likely(page):
+    page.problems.clear()
     page.select_option("#model", "chat")
+    page.click("#reset")
     assert "tap it" in page.inner_text(".hint")
     page.fill("#max_tokens", "3")
     send(page, "hi")
