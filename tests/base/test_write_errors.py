@@ -3,6 +3,7 @@
 import errno
 import os
 import signal
+import sys
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -42,10 +43,12 @@ def small_files():
     resource = pytest.importorskip("resource")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    writes_bytecode, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # else Python keeps cut-off modules
     resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT, hard))
     try:
         yield
     finally:
+        sys.dont_write_bytecode = writes_bytecode
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, handler)
 

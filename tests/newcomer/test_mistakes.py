@@ -7,6 +7,7 @@ tried in the same folder.
 import os
 import shutil
 import signal
+import sys
 from dataclasses import dataclass
 
 import pytest
@@ -356,10 +357,12 @@ def test_a_training_that_is_stopped_is_resumed_by_the_same_command(shell, monkey
     assert f"resuming at update {3 if signals == 1 else 2}" in after.err
 
 
-def test_a_full_disk_is_named_and_the_same_command_works_with_room(shell):
+def test_a_full_disk_is_named_and_the_same_command_works_with_room(shell, monkeypatch):
     """A limit on the size of files stands in for a full disk."""
     resource = pytest.importorskip("resource")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # else Python keeps cut-off modules
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
     try:
