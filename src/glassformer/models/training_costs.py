@@ -19,7 +19,7 @@ BANDWIDTH_SHARE = 0.8
 OPTIMIZER_BYTES = 40
 """Bytes that an update reads and writes per parameter: weights, gradients and moments in float32, and the bf16 copy."""
 STATE_BYTES = {"weights": 4, "gradients": 4, "moments": 8, "bf16 copy": 2, "bf16 gradients": 2}
-"""Bytes per parameter of what is kept between and during updates."""
+"""Bytes per parameter that are kept between and during updates."""
 ALIGNMENT = 64
 """The vocabulary of the bf16 copy is padded to a multiple of this."""
 CONTEXT_BYTES = 600 * 10**6

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -51,18 +51,7 @@ class PreferenceConfig(TalkConfig):
 
     data: PreferenceData = field(default_factory=PreferenceData)
     train: TrainConfig = field(
-        default_factory=lambda: TrainConfig(
-            updates=500,
-            max_tokens=2048,
-            lr=5e-6,
-            warmup=0.06,
-            schedule="linear",
-            optimizer="adamw",
-            beta2=0.999,
-            eps=1e-8,
-            weight_decay=0.01,
-            label_smoothing=0.0,
-        )
+        default_factory=lambda: replace(TalkConfig().train, updates=500, max_tokens=2048, lr=5e-6)
     )
     preference_loss: Literal["dpo", "ipo", "orpo"] = "dpo"
     """Loss: dpo (Rafailov et al. 2023), ipo (Azar et al. 2023) or orpo (Hong et al. 2024), which needs no reference."""

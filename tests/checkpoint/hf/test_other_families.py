@@ -1,4 +1,4 @@
-"""Families that do not fit the blocks are refused by what they have."""
+"""Families that do not fit the blocks are refused with the reason why."""
 
 import pytest
 import transformers
