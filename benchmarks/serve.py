@@ -2,13 +2,14 @@
 
     python benchmarks/serve.py SmolLM2.gguf --clients 1 8 32 --out benchmarks/results/serve-NAME.json \
         --peer "llama.cpp=python -m llama_cpp.server --model SmolLM2.gguf --port {port} --n_ctx 4096" \
-        --peer "transformers=transformers serve --port {port}"
+        --peer "transformers=transformers serve --port {port} FOLDER" --peer-model "transformers=FOLDER"
 
 Each client sends one chat after the other as a stream, and notes when each piece of the answer arrives. `glassformer
 serve` and the peers run at the same time; while one is measured the others wait. They take turns, and the table shows
-the median of the rounds. A peer is a command in which {port} stands for a free port on this machine. What a peer counts
-as a token is what its `usage` says, or else the number of pieces. Offline, `generate` writes the same answers in one
-batch per turn, of all clients together.
+the median of the rounds. A peer is a command in which {port} stands for a free port on this machine. Clients ask for
+the first model that a server lists, unless --peer-model names another. What a peer counts as a token is what its
+`usage` says, or else the number of pieces. Offline, `generate` writes the same answers in one batch per turn, of all
+clients together.
 """
 
 import argparse
@@ -22,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
@@ -67,21 +69,22 @@ class Load:
 
 
 class ServerProcess:
-    """A server with OpenAI's API that runs while the context is open. `model` is the first model that it lists."""
+    """A server with OpenAI's API that runs while the context is open, and the `model` that clients ask it for."""
 
-    def __init__(self, name: str, command: str):
+    def __init__(self, name: str, command: str, model: str = ""):
         self.name = name
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         self._command = shlex.split(command.replace("{port}", str(self.port)))
-        self.model = ""
+        self.model = model
+        """Empty until the server has listed its models, unless the caller names one."""
 
     def __enter__(self) -> "ServerProcess":
         self._log = tempfile.TemporaryFile()
         self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL, stderr=self._log)
         until = time.monotonic() + START_SECONDS
-        while not self.model:
+        while not self._answers():
             if self._process.poll() is not None:
                 with self._log:
                     self._log.seek(0)
@@ -91,12 +94,20 @@ class ServerProcess:
             if time.monotonic() > until:
                 self._process.kill()
                 raise SystemExit(f"{self.name} did not answer within {START_SECONDS} s: {shlex.join(self._command)}")
-            with suppress(OSError, ValueError, LookupError):
-                address = f"http://127.0.0.1:{self.port}/v1/models"
-                with urllib.request.urlopen(address, timeout=5) as response:
-                    self.model = json.loads(response.read())["data"][0]["id"]
             time.sleep(0.2)
         return self
+
+    def _answers(self) -> bool:
+        """Return whether the server answers and its model is known."""
+        address = f"http://127.0.0.1:{self.port}/v1/models"
+        with suppress(OSError, ValueError, LookupError):
+            try:
+                with urllib.request.urlopen(address, timeout=5) as response:
+                    self.model = self.model or json.loads(response.read())["data"][0]["id"]
+            except urllib.error.HTTPError:  # a server that cannot list its models
+                return bool(self.model)
+            return True
+        return False
 
     def __exit__(self, *_: object) -> None:
         self._process.terminate()
@@ -229,6 +240,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--serve", default="", help="more options of glassformer serve, such as --quantize int8")
     parser.add_argument("--peer", action="append", default=[], help="NAME=COMMAND of another server")
+    parser.add_argument("--peer-model", action="append", default=[], help="NAME=MODEL that clients ask this peer for")
     parser.add_argument("--no-engine", action="store_true", help="leave the engine alone out")
     parser.add_argument("--out", type=Path, help="new file of results")
     options = parser.parse_args()
@@ -252,7 +264,11 @@ def main() -> None:
             measure(pipeline, max(options.clients), 1, 8)
     found: dict[tuple[int, str], list[Load]] = {}
     with ExitStack() as stack:
-        servers = [stack.enter_context(ServerProcess(*item)) for item in commands.items()]
+        models = dict(item.split("=", 1) for item in options.peer_model)
+        servers = [
+            stack.enter_context(ServerProcess(name, command, models.get(name, "")))
+            for name, command in commands.items()
+        ]
         for server in servers:  # so that none is measured while it is being prepared
             asyncio.run(run_clients(server, max(options.clients), 1, 8))
         for number in range(options.rounds):
