@@ -5,6 +5,7 @@ import { attentionGroups, headName, placeLabel, rolloutOf, usualGroup, weightsOf
 import { attentionLines } from "./attention_lines.js";
 import { choose, missing } from "./frame.js";
 import { createHeatmap } from "./heatmap.js";
+import { exactRows } from "./exact_rows.js";
 import { format, largest } from "./numbers.js";
 import { thumbnails } from "./thumbnails.js";
 import { plain, tokenName, tokenStrip } from "./tokens.js";
@@ -26,6 +27,7 @@ export function attentionView(context) {
   const picture = h("div", { class: "picture" });
   const reading = h("div", { class: "reading", "aria-live": "off" });
   const strip = h("div");
+  const exact = exactRows(context);
   let map = null;
   let heatmap = null;
   let drawing = null;
@@ -103,7 +105,8 @@ export function attentionView(context) {
 
   function stripOf(query) {
     if (map.pooled > 1)
-      return h("p", { class: "message" }, `This input is long: each cell is the largest weight of ${map.pooled} × ${map.pooled} tokens.`);
+      return h("p", { class: "message" }, `This input is long, so the map is pooled: each cell is the largest weight of ${map.pooled} × ${map.pooled} tokens. `,
+        context.live ? "Point at a row: the model then computes the exact row of one of its tokens." : null);
     if (map.rows > MOST_STRIP) return null;
     const { group } = selection();
     const written = map.queries.pieces.map((_, n) => writtenAt(data, group, n));
@@ -131,6 +134,7 @@ export function attentionView(context) {
         h("span", { class: "bar-value" }, format(weights[n]))))),
       layer !== "rollout" && (head === "mean" || head === "max" || map.pooled > 1) ? null : h("p", { class: "note" }, sum === null ? null : `The row sums to ${sum.toFixed(3)}.`),
       headFacts(group, layer, head, row));
+    exact.show({ group, layer, head }, map, row);
   }
 
   function headFacts(group, layer, head, row) {
@@ -152,7 +156,7 @@ export function attentionView(context) {
   }
 
   update();
-  const node = h("div", {}, controls, h("div", { class: "split" }, picture, h("div", { class: "side" }, reading)), strip, small);
+  const node = h("div", {}, controls, h("div", { class: "split" }, picture, h("div", { class: "side" }, reading, exact.node)), strip, small);
   return {
     ...base, node, svg: () => drawing ?? heatmap?.svg(),
     numbers: () => ({ name: map.name, rows: map.rows, columns: map.cols, weights: Array.from({ length: map.rows }, (_, r) => [...map.row(r)]) }),
