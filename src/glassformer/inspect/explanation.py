@@ -13,7 +13,7 @@ from glassformer.inspect.ablation import ablate
 from glassformer.inspect.attribution import describe_attribution
 from glassformer.inspect.beam_tree import trace_beam
 from glassformer.inspect.explain_options import ExplainOptions
-from glassformer.inspect.head_ablation import measure_heads
+from glassformer.inspect.head_ablation import measure_heads, write_without_heads
 from glassformer.inspect.health import check_health
 from glassformer.inspect.json_values import number, numbers
 from glassformer.inspect.learning import describe_learning
@@ -106,6 +106,11 @@ def _build(
             step.advance(1)
             return found
 
+        def heads() -> list[dict[str, Any]]:
+            found = measure_heads(pipe, read, objective, recorded.output)
+            part("rewriting", lambda: write_without_heads(pipe, text, read, options, found))
+            return found
+
         return {
             "version": VERSION,
             "model": describe_model(model, name, pipe),
@@ -123,7 +128,7 @@ def _build(
             "next": part("next", lambda: describe_next(read, recorded.output)),
             "beam": part("beam", lambda: describe_beam(pipe, read, options)),
             "attribution": part("attribution", lambda: describe_attribution(read, objective, maps, options.position)),
-            "ablation": part("ablation", lambda: measure_heads(pipe, read, objective, recorded.output)),
+            "ablation": part("ablation", heads),
             "learning": part("learning", lambda: run and describe_learning(pipe, read, options, run)),
             "tokenization": describe_tokenization(source_tokenizer(pipe), text),
             "health": part("health", lambda: check_health(read, objective)),

@@ -9,6 +9,7 @@ import { exactRows } from "./exact_rows.js";
 import { format, largest } from "./numbers.js";
 import { thumbnails } from "./thumbnails.js";
 import { plain, tokenName, tokenStrip } from "./tokens.js";
+import { withoutHead } from "./without_part.js";
 
 const MOST_STRIP = 400;
 
@@ -146,8 +147,7 @@ export function attentionView(context) {
     const without = data.ablation?.find((one) => one.name === name);
     return h("div", { class: "head-facts" },
       kind ? h("p", {}, "Measured kind of this head: ", h("b", {}, kind.kind), ` (score ${format(kind.score)}).`) : null,
-      without ? h("p", {}, data.output.labels ? "Without this head the result is " : "Without this head the likeliest tokens along the same text are ", h("q", { dir: "auto" }, without.output),
-        typeof without.loss === "number" ? `; its loss is then ${format(without.loss)} (change ${format(without.change)}).` : ".") : null,
+      without ? withoutHead(data, without) : null,
       group.maps[layer].q ? h("a", { class: "go", href: "#", onclick: (event) => {
         event.preventDefault();
         context.go({ view: "head", attention: group.id, layer, head, query: row });

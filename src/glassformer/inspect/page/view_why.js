@@ -5,6 +5,7 @@ import { choose, missing, table } from "./frame.js";
 import { createHeatmap } from "./heatmap.js";
 import { format, largest } from "./numbers.js";
 import { plain, tokenName } from "./tokens.js";
+import { answer } from "./without_part.js";
 
 const MOST = 40;
 
@@ -84,18 +85,24 @@ function ablation(context) {
   const rows = data.ablation ?? [];
   if (!rows.length && !live) return null;
   const heads = rows.filter((one) => /\.head\.\d+$/.test(one.name));
-  const original = data.baseline?.output?.text ?? data.output.text;
   const order = largest(rows.map((one) => Math.abs(one.change ?? 0)), 30).map((n) => rows[n]);
   return h("section", {}, h("h3", {}, "Ablation: what happens without a part"),
-    h("p", { class: "note" }, "Each part was switched off alone while the model read the same text; the output is what it would predict at each place. ",
-      "The change is the loss without the part minus the loss with it: positive means that the part helped. ",
-      live ? "The buttons switch a part off for the whole page." : "On a live page the model writes its text anew without the parts that are off."),
+    h("p", { class: "note" }, "Each head was switched off alone while the model read the same text. ",
+      "The change is the loss without the head minus the loss with it: positive means that the head helped. ",
+      rows.some((one) => one.written !== undefined) ? "Without the heads that matter most, the model wrote its text anew. " : null,
+      live ? "The buttons switch a part off for the whole page." : "On a live page any part can be switched off."),
     live ? parts(context) : null,
     heads.length ? headMap(heads) : null,
     rows.length ? table(`The ${order.length} parts whose absence changes the loss most`, ["without", "output", "loss", "change", ...(live ? ["switch"] : [])], order.map((one) => [
-      h("code", {}, one.name), one.output === original ? h("span", { class: "note" }, "the same") : h("q", { dir: "auto" }, one.output), format(one.loss), h("b", {}, format(one.change)),
+      h("code", {}, one.name), without(one, data), format(one.loss), h("b", {}, format(one.change)),
       ...(live ? [h("button", { type: "button", class: "small", onclick: () => live.ablate(one.name) }, "off / on")] : []),
     ]), { numeric: [2, 3] }) : null);
+}
+
+/** What the model writes without a head, or would predict at each place of the original text. */
+function without(one, data) {
+  if (one.written !== undefined) return ["writes ", answer(one.written, data)];
+  return data.output.labels || !one.output ? answer(one.output, data) : ["predicts ", answer(one.output, data)];
 }
 
 /** Larger parts that the live page can switch off: layers, sub-layers, positions. */
