@@ -41,9 +41,11 @@ export function beamTree(beam, state, source) {
     draw(value);
   });
   draw(start);
-  return h("div", {}, h("h3", {}, "Beam search: what else was considered"),
+  return h("section", { id: "beam" }, h("h3", {}, "Beam search: what else was considered"),
     h("p", { class: "note" }, `The beam keeps the ${beam.width} best unfinished texts at each step. A finished text's score is the sum of its log probabilities divided by its length to the power ${format(beam.length_penalty)}.`),
-    h("div", { class: "controls" }, control), counter, place, details, finals(beam, path));
+    finals(beam, path), h("h3", {}, "Replay, step by step"),
+    h("p", { class: "note" }, "The thick path is the text that was chosen. Dashed hypotheses were dropped: choose one to read why. ■ marks an end."),
+    h("div", { class: "controls" }, control), counter, place, details);
 }
 
 function drawTree(beam, byId, until, onBest, chosen, choose) {
@@ -96,7 +98,7 @@ function considered(now, path) {
 
 function finals(beam, path) {
   if (!beam.final.length) return null;
-  return [h("h3", {}, "At the end"), table("Texts that were left, best first", ["", "text", "score"], beam.final.map((id, n) => {
+  return [table("Finished texts, best first: the first one is the output", ["", "text", "score"], beam.final.map((id, n) => {
     const hypotheses = path(id);
     return [n + 1, h("span", { dir: "auto" }, textOf(hypotheses)), hypotheses.length ? format(hypotheses[hypotheses.length - 1].score) : ""];
   }), { numeric: [0, 2] })];

@@ -54,13 +54,14 @@ function drawHeader() {
 /** Questions that a reader may have first, as links. */
 function questions() {
   const all = [
-    ["Where did it look?", { view: "attention" }], ["Why this result?", { view: "why" }],
-    data.beam ? ["What else did the beam consider?", { view: "next" }] : data.next ? ["What else was likely?", { view: "next" }] : null,
-    ["What if a head were missing?", { view: "why" }],
+    ["Where did it look?", "attention"], ["Why this result?", "why"],
+    data.beam ? ["What else did the beam consider?", "next", "beam"] : data.next ? ["What else was likely?", "next"] : null,
+    ["What if a head were missing?", "why", "ablation"],
   ];
-  return h("p", { class: "questions" }, all.filter(Boolean).map(([text, changes]) => h("a", { href: `#view=${changes.view}`, onclick: (event) => {
+  return h("p", { class: "questions" }, all.filter(Boolean).map(([text, view, part]) => h("a", { href: `#view=${view}`, onclick: (event) => {
     event.preventDefault();
-    go(changes);
+    go({ view });
+    document.getElementById(part)?.scrollIntoView();
   } }, text)));
 }
 

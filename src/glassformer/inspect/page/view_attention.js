@@ -12,6 +12,7 @@ import { plain, tokenName, tokenStrip } from "./tokens.js";
 import { withoutHead } from "./without_part.js";
 
 const MOST_STRIP = 400;
+const MANY = 30;
 
 /** Build the view. */
 export function attentionView(context) {
@@ -74,7 +75,7 @@ export function attentionView(context) {
       drawing = null;
       if (!heatmap) {
         heatmap = createHeatmap(map, { onpick: (r, c) => change({ query: r, key: c }), onpoint: (r) => read(chosen, r) });
-        refill(picture, heatmap.node, h("p", { class: "hint" }, "Drag to move and Ctrl + wheel to zoom once zoomed in."));
+        refill(picture, heatmap.node, map.rows > MANY ? h("p", { class: "hint" }, "Ctrl + wheel or the buttons zoom; drag to move a map that is zoomed in.") : null);
       }
       requestAnimationFrame(() => {
         heatmap?.update(map);
@@ -114,7 +115,10 @@ export function attentionView(context) {
     const writes = written.some((piece) => piece !== null);
     const tokens = writes ? { pieces: written.map((piece) => piece ?? "…"), special: written.map((piece) => piece === null) } : map.queries;
     return [h("h3", {}, writes ? "Choose the word that was written" : "Choose the token that looks"), tokenStrip({
-      tokens, label: writes ? "Words that were written" : "Tokens that look", pressed: query, onchoose: (n) => change({ query: n, key: "" }),
+      tokens, label: writes ? "Words that were written" : "Tokens that look", pressed: query, onchoose: (n) => {
+        change({ query: n, key: "" });
+        strip.querySelector(`[data-place="${n}"]`)?.focus();
+      },
       onhover: (n) => read(selection(), n),
     })];
   }
@@ -156,7 +160,7 @@ export function attentionView(context) {
   }
 
   update();
-  const node = h("div", {}, controls, h("div", { class: "split" }, picture, h("div", { class: "side" }, reading, exact.node)), strip, small);
+  const node = h("div", {}, strip, controls, h("div", { class: "split" }, picture, h("div", { class: "side" }, reading, exact.node)), small);
   return {
     ...base, node, svg: () => drawing ?? heatmap?.svg(),
     numbers: () => ({ name: map.name, rows: map.rows, columns: map.cols, weights: Array.from({ length: map.rows }, (_, r) => [...map.row(r)]) }),

@@ -86,7 +86,7 @@ function ablation(context) {
   if (!rows.length && !live) return null;
   const heads = rows.filter((one) => /\.head\.\d+$/.test(one.name));
   const order = largest(rows.map((one) => Math.abs(one.change ?? 0)), 30).map((n) => rows[n]);
-  return h("section", {}, h("h3", {}, "Ablation: what happens without a part"),
+  return h("section", { id: "ablation" }, h("h3", {}, "Ablation: what happens without a part"),
     h("p", { class: "note" }, "Each head was switched off alone while the model read the same text. ",
       "The change is the loss without the head minus the loss with it: positive means that the head helped. ",
       rows.some((one) => one.written !== undefined) ? "Without the heads that matter most, the model wrote its text anew. " : null,
