@@ -33,6 +33,8 @@ def test_every_view_is_shown_without_errors_and_is_accessible(pages, kind, size,
         go(page, view)
         assert page.inner_text("h2")
         assert len(page.inner_text(".intro").split(". ")) >= 2, f"{view} explains itself in two sentences"
+        assert page.locator(".formula math").count() >= 1, f"{view} has a formula"
+        assert page.locator(".code pre").count() >= 1, f"{view} shows its code"
         wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         assert wide <= 0, f"{view} needs sideways scrolling"
         if is_full or view == "attention":

@@ -9,7 +9,7 @@ export function healthView({ data }) {
   const checks = data.health ?? [];
   const failed = checks.filter((one) => !one.passed);
   const base = {
-    id: "health", title: "Is it healthy?", code: ["health"],
+    id: "health", title: "Is it healthy?", formulaName: "health", code: ["health"],
     intro: "Each check compares a number of this very run with what it must be if the model is built and loaded rightly. " +
       "A failed check names the number, so that one knows where to look.",
   };
