@@ -38,6 +38,18 @@ def test_rows_are_those_of_a_plain_forward(kind, attention):
         np.testing.assert_allclose(unpack(row["weights"]), captured[attention][0, :, query], atol=1e-4)
 
 
+@pytest.mark.parametrize("kind", [Classifier, LanguageModel, Translator])
+def test_rows_of_the_rollout_are_those_of_the_explanation(kind):
+    pipe = make(kind)
+    found = explain(pipe, TEXT, name="tiny", parts=["attention"], max_tokens=4).data
+    target = found["text"]["target"]
+    for part, expected in found["rollout"].items():
+        if expected is None:
+            continue
+        row = AttentionRows().row(pipe, TEXT, f"rollout.{part}", 2, target_ids=target and target["ids"])
+        np.testing.assert_allclose(unpack(row["weights"])[0], unpack(expected)[2], atol=1e-4)
+
+
 def test_other_rows_of_the_map_do_not_run_the_model(monkeypatch):
     pipe, calls = make(Classifier), []
     pipe.model.register_forward_hook(lambda *_: calls.append(1))

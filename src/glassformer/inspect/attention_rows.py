@@ -15,6 +15,7 @@ from glassformer.inspect.explain_options import ExplainOptions
 from glassformer.inspect.json_values import pack
 from glassformer.inspect.pipeline_text import ModelText, read_text
 from glassformer.inspect.recorder import activation_names, record
+from glassformer.inspect.stack_numbers import record_text, roll_out
 from glassformer.pipelines.pipeline import Pipeline, check_text
 
 MOST_KEPT = 32_000_000
@@ -43,17 +44,19 @@ class AttentionRows:
         Args:
             pipe: The model with its tokenizers.
             text: The text that the model reads.
-            attention: Name of an attention module, such as "decoder.layers.1.self_attn".
+            attention: Name of an attention module, such as "decoder.layers.1.self_attn"; or "rollout.encoder",
+                "rollout.decoder" or "rollout.cross" for the rollout over all layers, which counts as one head.
             query: Index of the token that attends.
             target_ids: All tokens that the decoder reads, as `text.target.ids` of an explanation; None for an encoder.
             without: Parts that are switched off, as `ablate` of `ExplainOptions`.
         """
         model: Any = pipe.model  # type: ignore[attr-defined]
-        known = [name.removesuffix(".weights") for name in activation_names(model) if name.endswith("_attn.weights")]
+        known = _attention_names(model)
         if attention not in known:
             raise ValueError(f"attention={shown(attention)}: {suggestion(attention, known)}")
         read = _read(pipe, check_text(text), target_ids)
-        side = read.target if attention.startswith("decoder") else read.source
+        is_source = attention.startswith("encoder") or attention == "rollout.encoder"
+        side = read.source if is_source else read.target
         assert side is not None
         if not 0 <= query < len(side.ids):
             raise ValueError(f"query={query}: expected 0 to {len(side.ids) - 1}, a token of the text")
@@ -64,6 +67,13 @@ class AttentionRows:
         if self._map.numel() > MOST_KEPT:
             self._map = None
         return {"attention": attention, "query": query, "weights": pack(weights)}
+
+
+def _attention_names(model: Any) -> list[str]:
+    """Return the names of a model's attention modules and rollouts."""
+    names = [name.removesuffix(".weights") for name in activation_names(model) if name.endswith("_attn.weights")]
+    parts = [name.partition(".")[0] for name in names] + ["cross" for name in names if name.endswith("cross_attn")]
+    return [*names, *(f"rollout.{part}" for part in dict.fromkeys(parts))]
 
 
 def _read(pipe: Pipeline, text: str, target_ids: Sequence[int] | None) -> ModelText:
@@ -87,12 +97,17 @@ def _read(pipe: Pipeline, text: str, target_ids: Sequence[int] | None) -> ModelT
 
 
 def _map(model: Any, read: ModelText, attention: str, without: Sequence[str]) -> Tensor:
-    """Return the weights (H, T, S) of one attention module."""
+    """Return the weights (H, T, S) of one attention module, or a rollout (1, T, S)."""
     was_training = model.training
     model.eval()
     try:
-        with torch.no_grad(), ablate(model, without), record(model, f"{attention}.weights") as recorded:
-            model(**read.inputs())
+        with torch.no_grad(), ablate(model, without):
+            if attention.startswith("rollout."):
+                rolled = roll_out(read, record_text(read))[attention.removeprefix("rollout.")]
+                assert rolled is not None
+                return rolled[None].float()
+            with record(model, f"{attention}.weights") as recorded:
+                model(**read.inputs())
     finally:
         model.train(was_training)
     return recorded[f"{attention}.weights"][0].float()

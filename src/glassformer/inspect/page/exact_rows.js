@@ -50,9 +50,9 @@ export function exactRows({ data, state, live }) {
   function show({ group, layer, head }, map, row) {
     if (map.pooled === 1) return refill(node);
     const [first, last] = [row * map.pooled, Math.min(map.queries.pieces.length, (row + 1) * map.pooled) - 1];
-    if (!live || layer === "rollout")
-      return refill(node, h("p", { class: "note" }, `This row stands for the tokens ${first} to ${last}. `,
-        live ? "The rollout has no exact rows: choose a layer." : "The exact row of one token needs the model: glassformer explain MODEL --live shows it."));
+    if (!live)
+      return refill(node, h("p", { class: "note" },
+        `This row stands for the tokens ${first} to ${last}. The exact row of one token needs the model: glassformer explain MODEL --live shows it.`));
     const token = Math.min(last, Math.max(first, state.index("token", map.queries.pieces.length, first)));
     const tokens = { pieces: map.queries.pieces.slice(first, last + 1), special: map.queries.special.slice(first, last + 1) };
     refill(node, h("h3", {}, "Exact row of one token"),
@@ -61,7 +61,9 @@ export function exactRows({ data, state, live }) {
         show({ group, layer, head }, map, row);
         node.querySelector(`[data-place="${n}"]`)?.focus();
       } }), result);
-    return want(group.maps[layer].name, token, (rows) => draw(mergeHeads(rows, head), token, map));
+    const isRollout = layer === "rollout";
+    const name = isRollout ? `rollout.${group.kind === "cross" ? "cross" : group.stack}` : group.maps[layer].name;
+    return want(name, token, (rows) => draw(mergeHeads(rows, isRollout ? 0 : head), token, map));
   }
 
   function draw(weights, token, map) {
