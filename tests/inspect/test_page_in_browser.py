@@ -49,7 +49,7 @@ def test_attention_weights_on_the_page_are_those_of_the_explanation(pages):
     page = pages(explanation, "view=attention&attention=decoder-cross&layer=1&head=2&query=3")
     row = np.sort(weights[2, 3])[::-1][:8]
     np.testing.assert_allclose(numbers(page, ".reading .bar-value"), row[row >= 5e-5], atol=1e-4)
-    names = page.locator(".reading .bar-name").all_inner_texts()
+    names = page.locator(".reading .bar-name .token-name").all_inner_texts()
     order = np.argsort(-weights[2, 3], kind="stable")[: len(names)]
     assert names == [explanation["text"]["source"]["pieces"][n] for n in order]
     page.select_option("select >> nth=2", "mean")

@@ -3,7 +3,7 @@
 import { h, refill, s } from "./dom.js";
 import { slider, table } from "./frame.js";
 import { format, largest } from "./numbers.js";
-import { elided, plain, tokenName } from "./tokens.js";
+import { elided, plain, tokenAt, tokenName } from "./tokens.js";
 
 const CELL = { width: 150, height: 46 };
 const NODE = { width: 118, height: 36 };
@@ -88,7 +88,7 @@ function describe(hypotheses, source) {
   return [h("h3", {}, "This hypothesis"), h("p", { class: "result", dir: "auto" }, hypotheses.map((one) => [tokenName(one.token), " "])),
     h("p", {}, `Sum of log probabilities ${format(last.sum)}, score ${format(last.score)}. `,
       last.kept ? (last.finished ? "It ended here." : "It was kept.") : ["Dropped: ", h("b", {}, last.reason ?? "no reason given"), "."]),
-    last.attention ? h("p", {}, "Writing ", tokenName(last.token), ", it looked most at ", largest(last.attention, 3).map((n, at) => [at ? ", " : null, tokenName(source.pieces[n]), ` (${format(last.attention[n])})`]), ".") : null];
+    last.attention ? h("p", {}, "Writing ", tokenName(last.token), ", it looked most at ", largest(last.attention, 3).map((n, at) => [at ? ", " : null, tokenAt(source, n), ` (${format(last.attention[n])})`]), ".") : null];
 }
 
 function considered(now, path) {

@@ -8,7 +8,7 @@ import { createHeatmap } from "./heatmap.js";
 import { exactRows } from "./exact_rows.js";
 import { format, largest } from "./numbers.js";
 import { thumbnails } from "./thumbnails.js";
-import { plain, tokenName, tokenStrip } from "./tokens.js";
+import { plain, tokenAt, tokenName, tokenStrip } from "./tokens.js";
 import { withoutHead } from "./without_part.js";
 
 const MOST_STRIP = 400;
@@ -127,10 +127,10 @@ export function attentionView(context) {
     const weights = map.row(row);
     const top = largest(weights, 8).filter((n, at) => at === 0 || weights[n] >= 0.00005);
     const written = map.pooled === 1 ? writtenAt(data, group, row) : null;
-    const name = (n) => (map.pooled === 1 ? tokenName(map.keys.pieces[n]) : h("b", {}, map.colLabel(n)));
+    const name = (n) => (map.pooled === 1 ? tokenAt(map.keys, n) : h("b", {}, map.colLabel(n)));
     const sentence = h("p", { class: "sentence" },
-      written === null ? [map.pooled === 1 ? tokenName(map.queries.pieces[row]) : h("b", {}, map.rowLabel(row)), " looks most at "]
-        : ["To write ", tokenName(written), " after ", tokenName(map.queries.pieces[row]), ", the model looked most at "],
+      written === null ? [map.pooled === 1 ? tokenAt(map.queries, row) : h("b", {}, map.rowLabel(row)), " looks most at "]
+        : ["To write ", tokenName(written), " after ", tokenAt(map.queries, row), ", the model looked most at "],
       name(top[0]), ` (${format(weights[top[0]])})`, top.length > 1 ? [", then at ", name(top[1]), ` (${format(weights[top[1]])})`] : null, ".");
     const sum = map.pooled === 1 ? weights.reduce((a, b) => a + b, 0) : null;
     refill(reading, sentence,

@@ -21,6 +21,15 @@ export function healthView({ data }) {
       h("ul", { class: "checks" }, [...failed, ...checks.filter((one) => one.passed)].map((one) => h("li", { class: one.passed ? "passed" : "failed" },
         h("span", { class: "mark-sign", "aria-hidden": "true" }, one.passed ? "✓" : "✗"),
         h("div", {}, h("h3", {}, one.name, h("span", { class: "unseen" }, one.passed ? ": passed" : ": failed")),
-          h("p", {}, one.explanation), h("p", { class: "note" }, "measured ", h("b", { class: "measured" }, format(one.value)), ", expected ", h("b", {}, format(one.limit)))))))),
+          h("p", {}, one.explanation), h("p", { class: "note" }, "measured ", h("b", { class: "measured" }, exact(one.value)), ", expected ", h("b", {}, limit(one.limit)))))))),
   };
+}
+
+/** A number other than 0 is the most that a check allows. */
+function limit(value) {
+  return typeof value === "number" && value !== 0 ? `at most ${format(value)}` : exact(value);
+}
+
+function exact(value) {
+  return value === 0 ? "0" : format(value);
 }

@@ -4,7 +4,7 @@ import { h, refill } from "./dom.js";
 import { choose, missing, table } from "./frame.js";
 import { createHeatmap } from "./heatmap.js";
 import { format, largest } from "./numbers.js";
-import { plain, tokenName } from "./tokens.js";
+import { plain, tokenAt, tokenName } from "./tokens.js";
 import { answer } from "./without_part.js";
 
 const MOST = 40;
@@ -51,11 +51,12 @@ function attribution({ data, state, live }) {
 function agreement(one, data) {
   const tops = one.methods.map((method) => {
     const scores = sides(method, data)[0]?.scores.map(Math.abs) ?? [];
-    return sides(method, data)[0]?.tokens.pieces[largest(scores, 1)[0]];
-  }).filter((piece) => piece !== undefined);
+    return largest(scores, 1)[0];
+  }).filter((place) => place !== undefined);
   const distinct = [...new Set(tops)];
   if (!tops.length) return null;
-  return distinct.length === 1 ? ["Among the input tokens, all methods name ", tokenName(distinct[0]), " first."] : ["The methods differ: among the input tokens they name ", distinct.map((piece, n) => [n ? ", " : null, tokenName(piece)]), " first."];
+  const { tokens } = sides(one.methods[0], data)[0];
+  return distinct.length === 1 ? ["Among the input tokens, all methods name ", tokenAt(tokens, distinct[0]), " first."] : ["The methods differ: among the input tokens they name ", distinct.map((place, n) => [n ? ", " : null, tokenAt(tokens, place)]), " first."];
 }
 
 function sides(method, data) {
@@ -74,7 +75,7 @@ function methodBars(method, { target_position: place }, data) {
     cutSides(method, place, data).map(({ side, scores, tokens, most }, _, both) => {
       const shown = scores.length > MOST ? largest(scores.map(Math.abs), MOST).sort((a, b) => a - b) : scores.map((_, n) => n);
       return [both.length > 1 ? h("p", { class: "note" }, side === "target" ? "What was written before:" : "The input:") : null,
-        h("ol", { class: "bars" }, shown.map((n) => h("li", {}, h("span", { class: "bar-name" }, tokenName(tokens.pieces[n])),
+        h("ol", { class: "bars" }, shown.map((n) => h("li", {}, h("span", { class: "bar-name" }, tokenAt(tokens, n)),
           h("span", { class: "bar-track", "aria-hidden": "true" }, h("span", { class: scores[n] < 0 ? "bar-fill minus" : "bar-fill", style: { "--share": Math.abs(scores[n]) / most } })),
           h("span", { class: "bar-value" }, format(scores[n])))))];
     }));
