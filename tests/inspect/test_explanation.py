@@ -11,7 +11,7 @@ from glassformer.inspect.explain_options import ExplainOptions
 from glassformer.inspect.explanation import build_explanation, explain
 from glassformer.inspect.health import failures
 from glassformer.inspect.json_values import unpack
-from glassformer.inspect.page_file import page_html
+from glassformer.inspect.page_file import embedded_explanation, page_html
 from glassformer.models import build_model, preset
 from glassformer.models.presets import PRESETS
 from glassformer.nn import capture_attention
@@ -132,7 +132,7 @@ OFTEN = ("tiny-t5-small", "tiny-deberta-v3-base", "tiny-albert-base", "tiny-llam
 def test_a_page_is_made_for_every_family(name):
     found = explain(pipeline_of(name), "the old cat sees the saw", name=name)
     assert failures(found.data["health"]) == []
-    assert f'"name":"{name}"' in page_html(found.data)
+    assert embedded_explanation(page_html(found.data))["model"]["name"] == name
     assert found._repr_html_().startswith('<iframe srcdoc="')
 
 

@@ -40,7 +40,7 @@ def test_losses_equal_those_of_single_runs(kind, monkeypatch):
 def test_texts_without_heads_are_those_of_an_ablated_model(kind, monkeypatch):
     pipe, options = make(kind), ExplainOptions(max_tokens=3)
     read = read_text(pipe, "the old cat", options)
-    changes = {f"decoder.layers.0.self_attn.head.{head}": change for head, change in enumerate((0.1, None, -0.3))}
+    changes = {"decoder.layers.0.self_attn.head.0": None, "decoder.layers.0.self_attn.head.1": -0.3}
 
     def written(options=options):
         found = [{"name": name, "change": change} for name, change in changes.items()]
@@ -55,7 +55,7 @@ def test_texts_without_heads_are_those_of_an_ablated_model(kind, monkeypatch):
             again = read_text(pipe, "the old cat", options).target
         assert one["written"] == again.tokenizer.decode(again.ids[again.n_given :])
     monkeypatch.setattr(head_ablation, "MOST_REWRITTEN", 1)
-    assert ["written" in one for one in written()] == [False, False, True], "only the head that matters most"
+    assert ["written" in one for one in written()] == [False, True], "only the head that matters most"
     assert all("written" not in one for one in written(ExplainOptions(target="a cat")))
     assert all("written" not in one for one in written(ExplainOptions(sample=True)))
     monkeypatch.setattr(head_ablation, "MOST_WRITING", 1)

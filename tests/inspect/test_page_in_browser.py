@@ -321,7 +321,7 @@ def test_the_live_page_shows_the_exact_row_of_a_pooled_map(live):
     shown = [number(text) for text in live.locator(".exact-bars .bar-value").all_text_contents()]
     np.testing.assert_allclose(shown, np.sort(live.row[2])[::-1][:8], atol=1e-4)
     assert "sum to 1.000" in live.inner_text(".exact")
-    with live.expect_request("**/v1/attention/*"):
+    with live.expect_response("**/v1/attention/*"):
         live.click('.exact [data-place="3"]')
     assert live.asked[-1]["query"] == 15
     live.select_option("select >> nth=2", "mean")

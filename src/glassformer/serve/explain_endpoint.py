@@ -78,8 +78,9 @@ async def _explain(server: ServerState, name: str, body: ExplainRequest, request
     options = ExplainOptions.from_dict({**given, "parts": parts})
     async with server.shelf.lend(name) as model:
         note_fact(request.scope, model=name)
-        pipeline = model.pipeline
-        return await _compute(server, lambda: build_explanation(pipeline, body.text, options, name=name))
+        pipeline, wholes = model.pipeline, server.whole_outputs
+        explained = functools.partial(build_explanation, pipeline, body.text, options, name=name, wholes=wholes)
+        return await _compute(server, explained)
 
 
 class AttentionRowRequest(RequestBody):

@@ -93,7 +93,7 @@ function describe(hypotheses, source) {
 
 function considered(now, path) {
   return [table("What this step considered", ["text", "score", ""], now.map((one) => [
-    h("span", { dir: "auto" }, textOf(path(one.id))), format(one.score), one.kept ? (one.finished ? "finished" : "kept") : `dropped: ${one.reason ?? ""}`]), { numeric: [1] })];
+    h("span", { class: "long", dir: "auto" }, textOf(path(one.id))), format(one.score), one.kept ? (one.finished ? "finished" : "kept") : `dropped: ${one.reason ?? ""}`]), { numeric: [1] })];
 }
 
 function finals(beam, path) {

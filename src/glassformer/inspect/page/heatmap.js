@@ -129,11 +129,12 @@ export function createHeatmap(map, { onpick = () => {}, onpoint = () => {}, tall
     context.font = font(12);
     context.textAlign = "center";
     context.textBaseline = "middle";
+    const digits = map.max >= 0.095 ? 2 : map.max >= 0.0095 ? 3 : 4;
     for (let r = r0; r < r1; r++)
       for (let c = c0; c < c1; c++) {
         context.fillStyle = css(readable(color(map.value(r, c))));
         const [x, y] = [view.left + (c + 0.5) * step - view.x, view.top + (r + 0.5) * size - view.y];
-        context.fillText(map.value(r, c).toFixed(2), x, y);
+        context.fillText(map.value(r, c).toFixed(digits).replace(/^-(?=0\.0+$)/, "").replace("-", "−"), x, y);
       }
   }
 

@@ -32,7 +32,7 @@ const VERSION = 1;
 
 const excerpts = JSON.parse(document.getElementById("excerpts").textContent);
 const state = createState(() => draw());
-let data = JSON.parse(document.getElementById("explanation").textContent);
+let data = null;
 let live = null;
 
 function chosenView() {
@@ -115,8 +115,17 @@ async function start() {
     event.preventDefault();
     document.getElementById("main").focus();
   });
+  data = await embedded();
   draw();
   if (!data) await goLive();
+}
+
+/** The explanation that is a part of the page, in base64 of zlib's format; null if there is none. */
+async function embedded() {
+  const text = document.getElementById("explanation").textContent;
+  if (!text) return null;
+  const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).json();
 }
 
 async function goLive() {
