@@ -1,4 +1,4 @@
-"""What a whole model answered, kept for explanations in which a part of it is switched off."""
+"""Answers of whole models, kept for explanations in which a part of the model is switched off."""
 
 import weakref
 from collections import OrderedDict
