@@ -4,7 +4,7 @@ import sys
 
 from glassformer.cli.flag_parser import UsageError
 from glassformer.cli.run_options import ComputeOptions
-from glassformer.serve.server_options import BatchOptions, ListenOptions, RequestLimits
+from glassformer.serve.server_options import CPU_ROWS, BatchOptions, ListenOptions, RequestLimits
 
 INSTALL = "pip install 'glassformer[serve]'"
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -80,13 +80,16 @@ def _check(listen: ListenOptions, limits: RequestLimits, batch: BatchOptions) ->
         "--max-tokens": limits.max_tokens,
         "--default-tokens": limits.default_tokens,
         "--max-inputs": limits.max_inputs,
-        "--max-rows": batch.max_rows,
     }
     for flag, value in whole.items():
         if value < 1:
             raise UsageError(f"{flag} {value}: expected 1 or more")
-    if batch.cache_tokens < batch.max_rows:
-        raise UsageError(f"--cache-tokens {batch.cache_tokens}: expected at least --max-rows {batch.max_rows}")
+    for flag, value in (("--max-rows", batch.max_rows), ("--cache-tokens", batch.cache_tokens)):
+        if value < 0:
+            raise UsageError(f"{flag} {value}: expected 1 or more, or 0 for the default")
+    rows = batch.max_rows or CPU_ROWS
+    if 0 < batch.cache_tokens < rows:
+        raise UsageError(f"--cache-tokens {batch.cache_tokens}: expected at least --max-rows {rows}")
     if limits.rate < 0:
         raise UsageError(f"--rate {limits.rate}: expected 0 or more")
     for flag, seconds in (("--timeout", limits.timeout), ("--drain", limits.drain)):

@@ -162,13 +162,14 @@ class ModelShelf:
         pipeline.truncate = not hasattr(pipeline, "generation")  # an encoder cuts long texts, as `run` does
         options = _engine_options(pipeline)
         if options is not None:
-            batch, limits = self._batch, self._limits
-            rows = max(1, min(batch.max_rows, batch.cache_tokens))
+            limits, network = self._limits, pipeline.model
+            batch = self._batch.on(next(network.parameters()).device)
+            cache_tokens = batch.cache_tokens_for(network)
             model.lane = self._compute.add_lane(
                 lambda: Engine(
-                    pipeline.model,
-                    max_rows=rows,
-                    max_tokens=max(batch.cache_tokens, rows),
+                    network,
+                    max_rows=batch.max_rows,
+                    max_tokens=cache_tokens,
                     max_waiting=limits.max_queue,
                     **options,
                 )
