@@ -14,7 +14,7 @@ from glassformer.data.batching.noised_batches import MaskedBatch
 from glassformer.data.batching.packed_windows import PackedBatch
 from glassformer.data.batching.preference_batches import PreferenceBatch
 from glassformer.training.parallel import Layout, Parallel, read_layout, split_layers
-from glassformer.training.processes import Processes, SharedError
+from glassformer.training.processes import Processes, SharedError, joined
 from glassformer.training.train_config import TrainConfig
 from training.launched import difference, run_cases
 from training.parallel_program import Batches, build, train
@@ -83,6 +83,15 @@ def test_one_process_resumes_a_run_of_two(alone, together):
     losses, scores, parameters = train(case(together.folder / "e", "language"), Processes())
     whole = {**alone["language"], "losses": alone["language"]["losses"][HALF:]}
     assert difference(whole, {"losses": losses, "scores": scores, "parameters": parameters}) < 1e-12
+
+
+def test_one_process_with_shards_may_read_its_numbers_late(alone, tmp_path):
+    """As on a GPU, where the optimizer steps before the norm of the gradient is known."""
+    with joined("cpu", is_needed=True) as processes:
+        late = case(tmp_path, "translation", "shard=1", late=True)
+        losses, scores, parameters = train(late, processes)
+    found = {"losses": losses, "scores": scores, "parameters": parameters}
+    assert difference(alone["translation"], found) < 1e-5, "the factor of clipping is a float32"
 
 
 def test_no_file_of_a_checkpoint_is_a_pickle(together):

@@ -20,7 +20,7 @@ import copy
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -30,8 +30,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from glassformer.nn import FeedForward, Layer, MultiHeadAttention, Stack
+from glassformer.runtime.shared_work import dividing
 from glassformer.training.processes import Processes, SharedError
-from glassformer.training.sharded_tensors import whole_tensor
+from glassformer.training.sharded_tensors import local_tensors, whole_tensor
 from glassformer.training.train_config import TrainConfig
 
 AnyBatch = TypeVar("AnyBatch", bound=Any)
@@ -174,7 +175,8 @@ class Parallel:
 
             narrow = torch.bfloat16 if precision == "bf16" else None
             options: dict[str, Any] = {
-                "mesh": self._mesh["data", "shard"],
+                # A dimension of one process would add an all-reduce to every layer.
+                "mesh": self._mesh["data", "shard"] if self.layout.data > 1 else self._mesh["shard"],
                 "mp_policy": MixedPrecisionPolicy(param_dtype=narrow, reduce_dtype=torch.float32 if narrow else None),
                 "offload_policy": CPUOffloadPolicy() if config.offload else OffloadPolicy(),
                 # One process keeps its layers put together from the forward to the backward pass.
@@ -232,24 +234,31 @@ class Parallel:
         return int(number) or None
 
     def collect(self, trained: nn.Module, model: nn.Module) -> None:
-        """Give the parameters of `model` the values of `trained`, if that is a sharded copy, in the leader only."""
+        """Give the parameters of `model` the values of `trained`, if that is a sharded copy."""
         if trained is model:
             return
         own = dict(model.named_parameters())
         for name, parameter in trained.named_parameters():
-            whole = whole_tensor(parameter.data)
-            if self.processes.is_leader:
-                own[name].data = whole.to(self._device)
+            own[name].data = whole_tensor(parameter.data).to(self._device)
+
+    def spread(self, model: nn.Module) -> None:
+        """Give the parameters of a whole model the values that they have in the leader."""
+        if self.processes.size > 1:
+            for parameter in model.parameters():
+                dist.broadcast(parameter.data, src=0)
+
+    def sharing(self) -> AbstractContextManager[None]:
+        """Return a context manager in which the processes divide validations among them."""
+        return dividing(self.processes.divide) if self.processes.size > 1 else nullcontext()
 
     def evaluate(
         self, evaluate: Callable[[], dict[str, float]], trained: nn.Module, model: nn.Module
     ) -> dict[str, float]:
-        """Return the scores of a validation. The leader computes them with the whole model; all others wait."""
+        """Return the scores of a validation. Each process computes a part of it, with the whole model."""
         self.collect(trained, model)
         scores: dict[str, float] = {}
-        with self.processes.together():
-            if self.processes.is_leader:
-                scores = evaluate()
+        with self.processes.together(), self.sharing():
+            scores = evaluate()
         if trained is not model:
             _release(model)
         return self.processes.broadcast(scores)
@@ -278,7 +287,10 @@ def total_norm(gradients: list[Tensor]) -> Tensor:
     """Return the norm of all gradients together. Sharded ones are of all processes."""
     by_mesh: dict[Any, list[Tensor]] = {}
     for gradient in gradients:
-        by_mesh.setdefault(getattr(gradient, "device_mesh", None), []).append(gradient)
+        mesh = getattr(gradient, "device_mesh", None)
+        if mesh is not None and mesh.size() == 1:  # each operation on a DTensor takes 50 us
+            mesh, (gradient,) = None, local_tensors([gradient])
+        by_mesh.setdefault(mesh, []).append(gradient)
     norms = [nn.utils.get_total_norm(some) for some in by_mesh.values()]
     whole = [whole_tensor(norm) for norm in norms]
     return whole[0] if len(whole) == 1 else nn.utils.get_total_norm(whole)

@@ -8,7 +8,7 @@ the run ends at once, with one message.
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -28,8 +28,8 @@ Value = TypeVar("Value")
 JOIN_SECONDS = 40.0
 """Seconds that a process waits for all others to start."""
 STEP_TIMEOUT = timedelta(days=1)
-"""Longest wait for another process later on. The leader alone tokenizes and decodes, which may take hours; torchrun
-notices by itself when a process has ended."""
+"""Longest wait for another process later on. The leader alone tokenizes, which may take hours; torchrun notices by
+itself when a process has ended."""
 
 
 EXPECTED = "expected all of them to be started, with the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE"
@@ -76,6 +76,18 @@ class Processes:
         found: list[Any] = [None] * self.size
         dist.all_gather_object(found, value)
         return found
+
+    def divide(self, items: Sequence[Given], work: Callable[[Sequence[Given]], list[Value]]) -> list[Value]:
+        """Call `work` with a part of the items in each process, and return the results of all items, in order.
+
+        It returns one result per item. An error in any process becomes a SharedError in all of them.
+        """
+        part = items[self.rank :: self.size]
+        results: list[Value] = []
+        with self.together():
+            if part:
+                results = work(part)
+        return _interleave(self.gather(results), len(items))
 
     def add_up(self, numbers: Tensor, group: Any = None) -> Tensor:
         """Return the sum of a tensor over all processes, or over those of `group`. The tensor is overwritten."""
@@ -203,6 +215,11 @@ def _find_others(rank: int, size: int) -> Any:
             raise SharedError(f"process {other} runs {_in_words(theirs)}: expected {_in_words(own)}, as process {rank}")
     store.set_timeout(STEP_TIMEOUT)
     return store
+
+
+def _interleave(parts: Sequence[Sequence[Value]], size: int) -> list[Value]:
+    """Return the values of which part `n` has every `len(parts)`-th, from number `n` on; there are `size` of them."""
+    return [parts[number % len(parts)][number // len(parts)] for number in range(size)]
 
 
 def _in_words(versions: str) -> str:
