@@ -123,10 +123,11 @@ def estimate_run(
         # cannot reuse all memory that the update has freed.
         passing = max(passing, whole_growth + gradients) + KEPT_BYTES
     weights = FLOAT32 * parameters
+    saved = weights + moments if config.async_save == "on" and growth is not None else 0  # the copy that is written
     return Estimate(
         parameters=parameters,
         flops=round(mean * n_batches * config.passes),
-        memory_bytes=weights + trainer.setup.copy_bytes + moments + passing,
+        memory_bytes=weights + trainer.setup.copy_bytes + moments + passing + saved,
         seconds=pace * mean * n_batches * config.passes + update_seconds * config.updates,
         device=trainer.device.type,
         base_bytes=None if growth is None or growth.before is None else max(growth.before - weights, 0),
@@ -156,10 +157,11 @@ def _estimate_together(
         trainer.gradients.clear()
         step_bytes = torch.cuda.max_memory_allocated(device) if growth is None else growth.peak() or 0
     own = sum(part.nbytes for part in local_tensors([parameter.data for parameter in model.parameters()]))
+    copies = (7 if trainer.config.async_save == "on" else 4) if growth is not None else 2
     estimate = Estimate(
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         flops=round(total),
-        memory_bytes=step_bytes + (4 if growth is not None else 2) * own,  # with gradients and two moments
+        memory_bytes=step_bytes + copies * own,  # with gradients, two moments, and what is being written
         seconds=min(took / one for took, one in zip(seconds[1:], flops, strict=True)) * total,
         device=device.type,
         base_bytes=None if growth is None or growth.before is None else max(growth.before - own, 0),

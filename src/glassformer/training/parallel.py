@@ -21,7 +21,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
@@ -31,7 +31,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from glassformer.nn import FeedForward, Layer, MultiHeadAttention, Stack
 from glassformer.runtime.shared_work import dividing
-from glassformer.training.processes import Processes, SharedError
+from glassformer.training.processes import STEP_TIMEOUT, Processes, SharedError
 from glassformer.training.sharded_tensors import local_tensors, whole_tensor
 from glassformer.training.train_config import TrainConfig
 
@@ -103,6 +103,7 @@ class Parallel:
         """Whether anything differs from a run of one process."""
         self._root: Any = None
         self._mesh: Any = None
+        self._writing: Any = None
         self._device = torch.device("cpu")
         self.part = self.processes.rank // self.layout.tensor
         """Number of the part of each batch that this process takes."""
@@ -112,7 +113,7 @@ class Parallel:
     @property
     def writers(self) -> Processes | None:
         """The processes that read and write checkpoints together; None for one process, which writes whole tensors."""
-        return self.processes if self.is_active else None
+        return replace(self.processes, group=self._writing) if self.is_active else None
 
     def casts(self, precision: str) -> bool:
         """Whether FSDP2 converts parameters and inputs to this precision, so that autocast need not."""
@@ -147,6 +148,8 @@ class Parallel:
         self._mesh = init_device_mesh(
             device.type, (self.layout.data, self.layout.shard, self.layout.tensor), mesh_dim_names=DIMENSIONS
         )
+        # Checkpoints may be written by a second thread, while the first one trains.
+        self._writing = dist.new_group(backend="gloo", timeout=STEP_TIMEOUT)
         if not self.layout.is_sharded:
             return model.to(device)
         # DTensor advises against collectives in several steps. Here they are rare: norms, validations and saves.
@@ -225,13 +228,14 @@ class Parallel:
         total = torch.stack([torch.as_tensor(loss, device=device).double() for loss in losses]).sum()
         return [self.processes.add_up(total) / self.layout.tensor]
 
-    def agree_on_stop(self, received: int | None) -> int | None:
-        """Return the largest signal number that any process has received; None if there is none."""
+    def agree(self, received: int | None, *, has_failed: bool) -> tuple[int | None, bool]:
+        """Return the largest signal number that any process has received, None if none, and whether any has failed."""
         if self.processes.size == 1:
-            return received
-        number = torch.tensor(received or 0)
-        dist.all_reduce(number, dist.ReduceOp.MAX)
-        return int(number) or None
+            return received, has_failed
+        numbers = torch.tensor([received or 0, has_failed])
+        dist.all_reduce(numbers, dist.ReduceOp.MAX)
+        number, failures = numbers.tolist()
+        return number or None, bool(failures)
 
     def collect(self, trained: nn.Module, model: nn.Module) -> None:
         """Give the parameters of `model` the values of `trained`, if that is a sharded copy."""

@@ -55,6 +55,8 @@ class Processes:
     """Number of this process, from 0."""
     size: int = 1
     """Number of processes."""
+    group: Any = None
+    """The process group that they talk in; None is that of all. A second thread needs another one."""
 
     @property
     def is_leader(self) -> bool:
@@ -66,7 +68,7 @@ class Processes:
         if self.size == 1:
             return value
         box = [value if self.is_leader else None]
-        dist.broadcast_object_list(box, src=0, device=torch.device("cpu"))
+        dist.broadcast_object_list(box, src=0, group=self.group, device=torch.device("cpu"))
         return box[0]  # type: ignore[return-value]
 
     def gather(self, value: Value) -> list[Value]:
@@ -74,7 +76,7 @@ class Processes:
         if self.size == 1:
             return [value]
         found: list[Any] = [None] * self.size
-        dist.all_gather_object(found, value)
+        dist.all_gather_object(found, value, group=self.group)
         return found
 
     def divide(self, items: Sequence[Given], work: Callable[[Sequence[Given]], list[Value]]) -> list[Value]:

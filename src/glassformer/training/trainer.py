@@ -35,6 +35,7 @@ from glassformer.data.batching.update_batches import UpdateBatches
 from glassformer.progress import Step
 from glassformer.runtime.devices import choose_device
 from glassformer.training.adversarial import shifted_embeddings, token_tables
+from glassformer.training.background_save import BackgroundSave
 from glassformer.training.checkpoint_choice import best_evaluation, choose_parameters, discard_old
 from glassformer.training.gradient_setup import GradientSetup
 from glassformer.training.gradients import Batch, TrainBatch, mix_seed
@@ -52,7 +53,7 @@ from glassformer.training.state import (
     checkpoint_path,
     load_newest,
     newest_saved,
-    save_checkpoint,
+    prepare_checkpoint,
 )
 from glassformer.training.stop_signals import Interrupted, StopSignals
 from glassformer.training.train_config import TrainConfig
@@ -149,6 +150,7 @@ class Trainer(Generic[Batch]):
         self.save_seconds = 0.0
         """Duration of the last save in this process."""
         self._signals = StopSignals()
+        self._saving = BackgroundSave()
 
     def run(self) -> dict[str, Tensor]:
         """Train until the plan ends or validation stops improving, then choose parameters, load and return them.
@@ -161,16 +163,17 @@ class Trainer(Generic[Batch]):
         self.setup.pull()
         if not self.state.position or self.precision != "fp16":
             self.state.loss_scale = START_SCALE if self.precision == "fp16" else 1.0
-        with self._signals.handling(), prefetching(self._update_batches, self.device) as self._get_batches:
+        loading = prefetching(self._update_batches, self.device)
+        with self._signals.handling(), self._saving, loading as self._get_batches:
             while True:
                 if self._started is None or self._is_state_needed():
                     self._finish_started()
                     # Before each update instead of after, so that a run stopped in between misses no validation.
                     if self._is_evaluation_due():
                         self.validate()
-                        self.save()
+                        self._start_save()
                     elif self.state.position % self.config.save_every == 0 and self.state.position:
-                        self.save()
+                        self._start_save()
                     self.plan = self.correct(self.state) or self.plan
                     if self._is_over():
                         break
@@ -179,19 +182,36 @@ class Trainer(Generic[Batch]):
 
     def save(self) -> None:
         """Write a checkpoint; keep only the newest, the best and the last `keep_last` at multiples of `save_every`."""
+        self._start_save()
+        self._saving.wait()
+
+    def _start_save(self) -> None:
+        """Save as `save` does. With `async_save` the files are written while the training continues."""
         self._finish_started()
         began = time.perf_counter()
+        self._saving.wait()
         is_new = not checkpoint_path(self.folder, self.state.position).exists()
+        is_late = self.config.async_save == "on" or (self.config.async_save == "auto" and self.device.type != "cpu")
         try:
-            path = save_checkpoint(self.folder, self.state, self.model, self.optimizer, self.parallel.writers)
+            path, write = prepare_checkpoint(
+                self.folder, self.state, self.model, self.optimizer, self.parallel.writers, copied=is_late
+            )
         except NotFiniteError as error:
             raise self._diverged(str(error)) from error
-        if self.parallel.processes.is_leader:
-            discard_old(self.folder, self.best(), self.config)
+        best = self.best()
+
+        def write_and_discard() -> None:
+            write()
+            if self.parallel.processes.is_leader:
+                discard_old(self.folder, best, self.config)
+
+        def tell() -> None:
+            if is_new:
+                self.on_save(path)
+
+        self._saving.start(write_and_discard, tell, in_thread=is_late)
         self.save_seconds = time.perf_counter() - began
         self.state.other_seconds += self.save_seconds
-        if is_new:
-            self.on_save(path)
 
     def best(self) -> Evaluation | None:
         """Return the best validation so far, the earliest one if several are equal; None before the first."""
@@ -365,8 +385,14 @@ class Trainer(Generic[Batch]):
         self.on_evaluation(evaluation)
 
     def _stop_if_asked(self) -> None:
-        """If a signal arrived, save a checkpoint and raise Interrupted. Resuming repeats an unfinished update."""
-        received = self.parallel.agree_on_stop(self._signals.received)
+        """If a signal arrived, save a checkpoint and raise Interrupted. Resuming repeats an unfinished update.
+
+        If a checkpoint could not be written in the background, raise the reason.
+        """
+        received, has_failed = self.parallel.agree(self._signals.received, has_failed=self._saving.has_failed)
+        if has_failed:
+            self._saving.wait()
+        self._saving.poll()
         if received is not None:
             self.save()
             raise Interrupted(received)
