@@ -23,7 +23,7 @@ AnyTrainer = Any
 def choose_parameters(trainer: AnyTrainer) -> dict[str, Tensor]:
     """Load and return the best checkpoint's parameters, or the average of the last ones if as good or better.
 
-    In a run of several processes, only the leader reads and returns them; the others get its values.
+    In a run of several processes, only the leader reads and returns them; it sends the values to all.
     """
     config, folder, parallel = trainer.config, trainer.folder, trainer.parallel
     best, processes = trainer.best(), parallel.processes
