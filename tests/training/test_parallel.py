@@ -133,6 +133,18 @@ def test_dropout_is_reproducible_and_differs_between_parts(tmp_path):
     assert [Parallel(config, Processes(rank, 4)).part for rank in range(4)] == [0, 0, 1, 1]
 
 
+def test_a_sharded_copy_takes_over_the_memory_of_the_model():
+    model = build("translation")
+    places = [parameter.data_ptr() for parameter in model.parameters()]
+    with joined("cpu", is_needed=True) as processes:
+        parallel = Parallel(TrainConfig(parallel="shard=1"), processes)
+        trained = parallel.apply(model, torch.device("cpu"))
+        assert [parameter.data_ptr() for parameter in trained.parameters()] == places
+        assert not any(parameter.numel() for parameter in model.parameters())
+        parallel.collect(trained, model)
+        assert all(parameter.numel() for parameter in model.parameters())
+
+
 def test_every_example_of_an_update_is_taken_once():
     batches = [Batches("translation")[number] for number in (0, 3)]  # 5 examples and 1
     for size in (2, 3, 4):

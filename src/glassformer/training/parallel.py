@@ -154,7 +154,7 @@ class Parallel:
             return model.to(device)
         # DTensor advises against collectives in several steps. Here they are rare: norms, validations and saves.
         logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
-        trained = copy.deepcopy(model)
+        trained = _taking_over(model)
         if self.processes.size > 1:
             for parameter in trained.parameters():
                 dist.broadcast(parameter.data, src=0)
@@ -300,15 +300,17 @@ def total_norm(gradients: list[Tensor]) -> Tensor:
     return whole[0] if len(whole) == 1 else nn.utils.get_total_norm(whole)
 
 
-def split_layers(model: nn.Module, mesh: Any) -> None:
+def split_layers(model: nn.Module, mesh: Any, *, source: int | None = 0) -> None:
     """Divide attention heads and feed-forward columns of all layers among the processes of `mesh`, in place.
 
     The input projections of a block are split by their outputs and its output projection by its inputs, so that one sum
-    over the processes per block completes it (Shoeybi et al. 2019). All else is the same in every process.
+    over the processes per block completes it (Shoeybi et al. 2019). All else is the same in every process. `source` is
+    the process that has the values; None if all of them have the same.
     """
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
     n_processes = mesh.size()
+    check_no_head_bias(model, n_processes)
     plan: dict[str, Any] = {}
     for name, module in model.named_modules():
         if isinstance(module, MultiHeadAttention):
@@ -322,13 +324,18 @@ def split_layers(model: nn.Module, mesh: Any) -> None:
             names = [one for one in ("up_proj", "gate_proj") if getattr(module, one) is not None]
             plan |= {f"{name}.{one}": ColwiseParallel() for one in names}
             plan[f"{name}.down_proj"] = RowwiseParallel()
-        elif isinstance(module, Stack) and (module.score_bias is not None or module.relative is not None):
+    parallelize_module(model, mesh, plan, src_data_rank=source)
+
+
+def check_no_head_bias(model: nn.Module, n_processes: int) -> None:
+    """Raise SharedError if a stack of the model adds a bias per head to the scores, which cannot be divided."""
+    for name, module in model.named_modules():
+        if isinstance(module, Stack) and (module.score_bias is not None or module.relative is not None):
             raise SharedError(
                 f"--parallel tensor={n_processes}: {name} adds a bias to the scores of each head, which cannot be "
                 "split; expected rotary, sinusoidal or learned positions, or shard=N instead",
                 2,
             )
-    parallelize_module(model, mesh, plan)
 
 
 def _check_divides(module: nn.Module, names: tuple[str, ...], n_processes: int) -> None:
@@ -344,6 +351,12 @@ def _check_divides(module: nn.Module, names: tuple[str, ...], n_processes: int) 
         raise SharedError(
             f"--parallel tensor={n_processes}: qk_norm is shared by all heads, expected none, or shard=N instead", 2
         )
+
+
+def _taking_over(model: nn.Module) -> nn.Module:
+    """Return a copy of a model that has its parameters, without copying their values."""
+    own = {id(one): nn.Parameter(one.data, requires_grad=one.requires_grad) for one in model.parameters()}
+    return copy.deepcopy(model, dict(own))
 
 
 def _release(model: nn.Module) -> None:
