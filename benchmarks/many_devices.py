@@ -82,13 +82,16 @@ def make_trainer(shape: ModelConfig, train: TrainConfig, rows: int, length: int,
     )
 
 
-def seconds_of(trainer: Trainer[Any], updates: int) -> list[float]:
-    """Return the seconds of each of some updates."""
+def seconds_of(trainer: Trainer[Any], updates: int, *, apart: bool = False) -> list[float]:
+    """Return the seconds of each of some updates. In training, one is started before the numbers of the last are read.
+
+    With `apart` each one waits for a GPU to end the last one.
+    """
     found = []
     for _ in range(updates):
         began = time.perf_counter()
         trainer._update()
-        if trainer.device.type == "cuda":
+        if apart and trainer.device.type == "cuda":
             torch.cuda.synchronize()
         found.append(time.perf_counter() - began)
     return found
@@ -146,12 +149,16 @@ def measure_gpu(tiny: bool) -> None:
             trainer = make_trainer(preset("llama", **size), config, rows, length, Parallel(config, processes))
             trainer.setup.set_compiled(True)
             trainer.gradients = trainer.setup.gradients()
-            seconds = seconds_of(trainer, 3 if tiny else 33)[-30:]
-        medians[layout] = statistics.median(seconds)
-        print(f"{layout or 'plain':8} {1e3 * medians[layout]:7.1f} ms an update, {spread(seconds)}", flush=True)
+            seconds_of(trainer, 3)
+            count = 3 if tiny else 30
+            seconds, waiting = seconds_of(trainer, count), seconds_of(trainer, count, apart=True)
+        medians[layout] = statistics.median(seconds), statistics.median(waiting)
+        one, other = (1e3 * median for median in medians[layout])
+        print(f"{layout or 'plain':8} {one:7.1f} ms an update, {spread(seconds)}; apart {other:.1f}", flush=True)
         del trainer
         torch._dynamo.reset()
-    print(f"FSDP2 takes {medians['shard=1'] / medians['']:.3f} times as long")
+    ratios = [after / before for before, after in zip(medians[""], medians["shard=1"], strict=True)]
+    print(f"FSDP2 takes {ratios[0]:.3f} times as long, and {ratios[1]:.3f} times if each update waits for the last one")
 
 
 def spread(seconds: list[float]) -> str:
@@ -178,7 +185,7 @@ def measure_offload(tiny: bool) -> None:
                 torch.cuda.reset_peak_memory_stats()
             losses: list[float] = []
             trainer.on_update = lambda update, losses=losses: losses.append(update.loss)
-            seconds = seconds_of(trainer, 3)
+            seconds = seconds_of(trainer, 3, apart=True)
             peaks[offload] = 1 if tiny else torch.cuda.max_memory_allocated()
         name = "offload" if offload else "on the GPU"
         print(
