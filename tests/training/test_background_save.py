@@ -37,7 +37,7 @@ def test_training_continues_while_a_checkpoint_is_written(tmp_path, slow):
     def after(update):
         made.append(update.position)
         if update.position == LATE.save_every + 1:  # made after the first save was started
-            assert slow.writing.is_set()
+            assert slow.writing.wait(30)
             assert not saved_positions(tmp_path)
             slow.set()
 
