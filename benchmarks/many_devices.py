@@ -168,33 +168,42 @@ def spread(seconds: list[float]) -> str:
 
 
 def measure_offload(tiny: bool) -> None:
-    """Print peak memory and time of an update of a large model, with the parameters on the GPU and on the CPU."""
+    """Print peak memory and time of an update of a large model, with the parameters on the GPU and on the CPU.
+
+    Each of the two has a process of its own, because what one leaves in memory would count for the other.
+    """
+    peaks = []
+    for kind in ("on-gpu", "offload"):
+        command = [sys.executable, __file__, "offload-worker", "--kind", kind, *["--tiny"] * tiny]
+        result = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        *told, peak = result.stdout.splitlines()
+        print(*told, sep="\n", flush=True)
+        peaks.append(int(peak))
+    print(f"peak with offload: {peaks[1] / peaks[0]:.1%} of that without")
+
+
+def offload_worker(kind: str, tiny: bool) -> None:
+    """Make some updates of a large model in this process; print a line about them, and the peak memory in bytes."""
     size: dict[str, Any] = {"d_model": 3072, "n_heads": 24, "n_kv_heads": 8, "d_ff": 8192, "n_decoder_layers": 28}
     size |= {"vocab_size": 32000}
     if tiny:
         size |= {"d_model": 64, "n_heads": 4, "n_kv_heads": 4, "d_ff": 128, "n_decoder_layers": 2, "vocab_size": 500}
-    peaks = {}
-    for offload in (False, True):
-        config = replace(TRAIN, device="cpu" if tiny else "cuda", precision="bf16", parallel="shard=1", threads=0)
-        config = replace(config, offload=offload and not tiny, gradient_checkpointing=True)
-        with joined(config.device, is_needed=True) as processes:
-            rows, length = (2, 32) if tiny else (2, 2048)
-            trainer = make_trainer(preset("llama", **size), config, rows, length, Parallel(config, processes))
-            parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
-            if not tiny:
-                torch.cuda.reset_peak_memory_stats()
-            losses: list[float] = []
-            trainer.on_update = lambda update, losses=losses: losses.append(update.loss)
-            seconds = seconds_of(trainer, 3, apart=True)
-            peaks[offload] = 1 if tiny else torch.cuda.max_memory_allocated()
-        name = "offload" if offload else "on the GPU"
-        print(
-            f"{name:10} {parameters / 1e9:.2f} billion parameters, peak {peaks[offload] / 2**30:5.1f} GiB, "
-            f"{seconds[-1]:.2f} s an update, losses {losses[0]:.3f} to {losses[-1]:.3f}",
-            flush=True,
-        )
-        del trainer
-    print(f"peak with offload: {peaks[True] / peaks[False]:.1%} of that without")
+    config = replace(TRAIN, device="cpu" if tiny else "cuda", precision="bf16", parallel="shard=1", threads=0)
+    config = replace(config, offload=kind == "offload" and not tiny, gradient_checkpointing=True)
+    with joined(config.device, is_needed=True) as processes:
+        rows, length = (2, 32) if tiny else (2, 2048)
+        trainer = make_trainer(preset("llama", **size), config, rows, length, Parallel(config, processes))
+        parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
+        if not tiny:
+            torch.cuda.reset_peak_memory_stats()
+        losses: list[float] = []
+        trainer.on_update = lambda update: losses.append(update.loss)
+        seconds = seconds_of(trainer, 3, apart=True)
+        peak = 1 if tiny else torch.cuda.max_memory_allocated()
+    print(
+        f"{kind:7} {parameters / 1e9:.2f} billion parameters, peak {peak / 2**30:5.1f} GiB, "
+        f"{seconds[-1]:.2f} s an update, losses {losses[0]:.3f} to {losses[-1]:.3f}\n{peak}"
+    )
 
 
 def measure_load() -> None:
@@ -254,10 +263,12 @@ def print_memory(what: str, processes: Processes, before: int) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("cpu", "cpu-worker", "gpu", "offload", "load", "load-worker", "shard-worker"))
+    kinds = ("cpu", "cpu-worker", "gpu", "offload", "offload-worker", "load", "load-worker", "shard-worker")
+    parser.add_argument("what", choices=kinds)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--tiny", action="store_true")
-    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--kind", choices=("on-gpu", "offload"), default="on-gpu", help="of offload-worker")
+    parser.add_argument("--folder", type=Path, help="of load-worker and shard-worker")
     options = parser.parse_args()
     if options.what == "cpu":
         measure_cpu(options.rounds)
@@ -271,5 +282,7 @@ if __name__ == "__main__":
         shard_worker(options.folder)
     elif options.what == "gpu":
         measure_gpu(options.tiny)
-    else:
+    elif options.what == "offload":
         measure_offload(options.tiny)
+    else:
+        offload_worker(options.kind, options.tiny)

@@ -25,9 +25,10 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -192,12 +193,10 @@ def run_offline(pipeline: Any, n_clients: int, n_requests: int, max_tokens: int)
     return load
 
 
-def run_engine(pipeline: Any, n_clients: int, n_requests: int, max_tokens: int) -> Load:
+def run_engine(engine: Any, pipeline: Any, n_clients: int, n_requests: int, max_tokens: int) -> Load:
     """Let the engine write the same answers without a server."""
-    from glassformer.decoding import Engine, GenerationConfig
+    from glassformer.decoding import GenerationConfig
 
-    rows = max(32, n_clients)
-    engine = Engine(pipeline.model, end=pipeline.end, tokenizer=pipeline.tokenizer, max_rows=rows, max_tokens=16384)
     config = GenerationConfig(max_new_tokens=max_tokens, eos_token_id=pipeline.tokenizer.ends)
     load, begin = Load(), time.perf_counter()
     for turn in range(n_requests):
@@ -205,7 +204,6 @@ def run_engine(pipeline: Any, n_clients: int, n_requests: int, max_tokens: int) 
         engine.run()
         load.n_tokens += sum(len(request.texts[0].tokens) for request in requests)
     load.seconds = time.perf_counter() - begin
-    engine.close()
     return load
 
 
@@ -224,8 +222,7 @@ def quantile(values: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 
 
-ALONE = {"the engine alone": run_engine, "`generate` in one batch": run_offline}
-"""Measurements without a server."""
+ALONE = "the engine alone"
 LOAD_OPTIONS = "device", "dtype", "quantize"
 """Options of `glassformer serve` that these share with it."""
 
@@ -253,15 +250,26 @@ def main() -> None:
     for peer in options.peer:
         name, _, command = peer.partition("=")
         commands[name] = command
-    pipeline = None
+    alone: dict[str, Callable[[int, int, int], Load]] = {}
     if not options.no_engine:
+        from glassformer.decoding import Engine
         from glassformer.pipelines.load import load
+        from glassformer.serve.server_options import BatchOptions
 
         words = shlex.split(options.serve)
         given = {name: words[words.index(f"--{name}") + 1] for name in LOAD_OPTIONS if f"--{name}" in words}
-        pipeline = load(options.model, **given)  # type: ignore[arg-type]
-        for measure in ALONE.values():
-            measure(pipeline, max(options.clients), 1, 8)
+        pipeline: Any = load(options.model, **given)  # type: ignore[arg-type]
+        batch = BatchOptions(max_rows=max(32, *options.clients))
+        room = batch.cache_tokens_for(pipeline.model)
+        engine = Engine(
+            pipeline.model, end=pipeline.end, tokenizer=pipeline.tokenizer, max_rows=batch.max_rows, max_tokens=room
+        )
+        alone = {
+            ALONE: partial(run_engine, engine, pipeline),
+            "`generate` in one batch": partial(run_offline, pipeline),
+        }
+        for measure in alone.values():
+            measure(max(options.clients), 1, 8)
     found: dict[tuple[int, str], list[Load]] = {}
     with ExitStack() as stack:
         models = dict(item.split("=", 1) for item in options.peer_model)
@@ -274,16 +282,16 @@ def main() -> None:
         for number in range(options.rounds):
             for n_clients in options.clients:
                 sizes = n_clients, options.requests, options.tokens
-                for name, measure in {} if pipeline is None else ALONE.items():
-                    found.setdefault((n_clients, name), []).append(measure(pipeline, *sizes))
+                for name, measure in alone.items():
+                    found.setdefault((n_clients, name), []).append(measure(*sizes))
                 for server in servers:
                     one = asyncio.run(run_clients(server, *sizes))
                     found.setdefault((n_clients, server.name), []).append(one)
                     print(number, n_clients, server.name, f"{one.rate:.1f} tokens/s", sep="\t", flush=True)
     rows = []
     for (n_clients, name), rounds in found.items():
-        alone = found.get((n_clients, "the engine alone"))
-        rate = None if alone is None else statistics.median(load.rate for load in alone)
+        engine_rounds = found.get((n_clients, ALONE))
+        rate = None if engine_rounds is None else statistics.median(load.rate for load in engine_rounds)
         rows.append(table_row(n_clients, name, rounds, rate))
     print(markdown_table(COLUMNS, rows))
     if options.out is not None:

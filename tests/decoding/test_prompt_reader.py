@@ -1,6 +1,7 @@
 """The prompt reader: which prompts are read together, and what happens when reading fails."""
 
 import pytest
+import torch
 
 from glassformer.decoding.engine_request import EngineRequest
 from glassformer.decoding.generation_config import GenerationConfig
@@ -35,14 +36,34 @@ def test_prompts_of_similar_length_are_read_together():
     assert lengths(reader._next_group(3)) == []
 
 
-def test_a_prompt_whose_beginning_is_stored_is_read_alone():
-    reader = reader_with([5] * 4, [5] * 4)
+def test_prompts_whose_beginning_is_stored_are_read_with_others_that_attend_to_as_many_tokens():
+    reader = reader_with([5] * 5, [5] * 4, [6] * 5, [5] * 3)
     with inference(MODEL):
         reader.batch.runner.read(reader.readings[0].places, [[5, 5]])
-    assert reader.readings[0].unread == [5, 5]
-    assert reader._next_group(100) == reader.readings[:1]
-    reader.readings.reverse()
-    assert reader._next_group(100) == reader.readings[:1]
+        reader.batch.runner.read(reader.readings[2].places, [[6, 6, 6]])
+    assert [len(reading.unread) for reading in reader.readings] == [3, 4, 2, 3]
+    assert lengths(reader._next_group(100)) == [5, 4, 5, 3]
+    reader = reader_with([5] * 20, [5] * 2)
+    with inference(MODEL):
+        reader.batch.runner.read(reader.readings[0].places, [[5] * 18])
+    assert lengths(reader._next_group(100)) == [20], "the other would attend to 18 tokens of padding"
+
+
+def test_prompts_read_together_get_the_logits_that_they_get_alone():
+    prompts, stored = [[5, 6, 7, 8, 9], [7, 8, 9, 5], [9, 8, 7, 6, 5]], [2, 0, 3]
+    alone = []
+    for prompt in prompts:
+        reader = reader_with(prompt)
+        with inference(MODEL):
+            alone.append(reader.batch.runner.read(reader.readings[0].places, [prompt])[0])
+    reader = reader_with(*prompts)
+    runner, places = reader.batch.runner, [reading.places[0] for reading in reader.readings]
+    with inference(MODEL):
+        for place, prompt, count in zip(places, prompts, stored, strict=True):
+            if count:
+                runner.read([place], [prompt[:count]])
+        together = runner.read(places, [reading.unread for reading in reader.readings])
+    torch.testing.assert_close(together, torch.stack(alone), rtol=1e-5, atol=1e-5)
 
 
 def test_complete_prompts_join_the_batch():

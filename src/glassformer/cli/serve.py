@@ -2,12 +2,13 @@
 
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from glassformer.cli.flag_parser import UsageError
 from glassformer.cli.run_options import ComputeOptions
-from glassformer.serve.server_options import BatchOptions, ListenOptions, RequestLimits
+from glassformer.serve.server_options import CPU_ROWS, BatchOptions, ListenOptions, RequestLimits
 
 INSTALL = "pip install 'glassformer[serve]'"
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -89,8 +90,11 @@ def _serve_together(
     if options is None:
         raise SharedError(f"--parallel {parallel}: {path} generates no text: expected a model that does", 2)
     together = ServerProcesses()
+    # A GPU's default depends on its free memory.
+    size = min(together.processes.gather(options["max_tokens"]))
+    batch = replace(batch, max_rows=options["max_rows"], cache_tokens=size)
     if not together.is_leader:
-        together.follow(Engine(pipeline.model, **options))
+        together.follow(Engine(pipeline.model, **{**options, "max_tokens": size}))
         return
     together.watch()
     engine = partial(LeadingEngine, send=together.send, on_fault=together.end)
@@ -137,13 +141,16 @@ def _check(listen: ListenOptions, limits: RequestLimits, batch: BatchOptions) ->
         "--max-tokens": limits.max_tokens,
         "--default-tokens": limits.default_tokens,
         "--max-inputs": limits.max_inputs,
-        "--max-rows": batch.max_rows,
     }
     for flag, value in whole.items():
         if value < 1:
             raise UsageError(f"{flag} {value}: expected 1 or more")
-    if batch.cache_tokens < batch.max_rows:
-        raise UsageError(f"--cache-tokens {batch.cache_tokens}: expected at least --max-rows {batch.max_rows}")
+    for flag, value in (("--max-rows", batch.max_rows), ("--cache-tokens", batch.cache_tokens)):
+        if value < 0:
+            raise UsageError(f"{flag} {value}: expected 1 or more, or 0 for the default")
+    rows = batch.max_rows or CPU_ROWS
+    if 0 < batch.cache_tokens < rows:
+        raise UsageError(f"--cache-tokens {batch.cache_tokens}: expected at least --max-rows {rows}")
     if limits.rate < 0:
         raise UsageError(f"--rate {limits.rate}: expected 0 or more")
     for flag, seconds in (("--timeout", limits.timeout), ("--drain", limits.drain)):

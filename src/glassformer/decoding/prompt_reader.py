@@ -1,5 +1,6 @@
 """Read the prompts of the engine's requests into rows of the cache pool: several together, long ones in parts."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from glassformer.decoding.engine_request import EngineRequest
@@ -89,20 +90,22 @@ class PromptReader:
     def _next_group(self, left: int) -> list[Reading]:
         """Return the first prompt and others of similar length to read with it, of at most `left` tokens together."""
         first, group = self.readings[0], list[Reading]()
-        n_real = longest = 0
+        sizes = list[tuple[int, int]]()
         for reading in self.readings:
-            # Prompts whose beginning is stored are read alone, because they attend to rows of the pool.
-            if reading is not first and (reading.places[0].length or first.places[0].length):
-                continue
-            length = len(reading.unread)
-            padded = (len(group) + 1) * max(longest, length)
-            is_dense = padded <= self._any_padding or n_real + length >= (1 - MAX_PADDING) * padded
-            if padded <= left and is_dense:
+            # What is read, and what it attends to: that includes what the row already holds of the prompt.
+            more = [*sizes, (len(reading.unread), len(reading.request.tokens))]
+            is_dense = all(map(self._is_dense, zip(*more, strict=True)))
+            if len(more) * max(unread for unread, _ in more) <= left and is_dense:
                 group.append(reading)
-                n_real, longest = n_real + length, max(longest, length)
+                sizes = more
             elif reading is first:
                 return []
         return group
+
+    def _is_dense(self, lengths: Sequence[int]) -> bool:
+        """Return whether texts of these lengths, padded to the longest, have little padding or are few tokens."""
+        padded = len(lengths) * max(lengths)
+        return padded <= self._any_padding or sum(lengths) >= (1 - MAX_PADDING) * padded
 
     def _read(self, group: list[Reading], texts: list[list[int]]) -> None:
         """Read these tokens of some prompts. Those that are then complete join the batch."""

@@ -13,12 +13,15 @@ from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from glassformer.decoding import GenerationConfig
 from glassformer.decoding.engine import Engine
 from glassformer.decoding.engine_request import EngineFullError, EngineRequest
 from glassformer.serve.api_errors import ApiError
+from glassformer.serve.delivery_pace import DeliveryPace
 from glassformer.serve.engine_run import EngineRun, WrittenPiece
 from glassformer.serve.server_metrics import ServerMetrics
 
@@ -71,6 +74,7 @@ class ComputeThread(threading.Thread):
         self._lanes: list[Lane] = []
         self._jobs: deque[_Job] = deque()
         self._is_closing = False
+        self._paces: WeakKeyDictionary[asyncio.AbstractEventLoop, DeliveryPace] = WeakKeyDictionary()
 
     def add_lane(self, make_engine: Callable[[], Engine]) -> Lane:
         """Start to step the engine of a model."""
@@ -176,11 +180,15 @@ class ComputeThread(threading.Thread):
         lane.engine = lane.make_engine()
 
     def _report(self, lane: Lane) -> None:
-        """Hand what the last step wrote to the event loops of the runs, with one call for each loop."""
+        """Hand what was written to the event loops of the runs, with one call for each loop.
+
+        The end of a run is reported at once, and the progress of others when a delivery is due.
+        """
         with self._wake:
             lane.requests = [request for request in lane.requests if not request.is_done]
         news: dict[asyncio.AbstractEventLoop, list[tuple[EngineRun, list[WrittenPiece], bool]]] = {}
-        for run in list(lane.runs):
+        is_due = {loop: self._pace_of(loop).is_due for loop in {run.loop for run in lane.runs}}
+        for run in [run for run in lane.runs if is_due[run.loop] or run.is_done]:
             had_tokens, had_first = run.n_tokens, run.first_token is not None
             pieces, is_over = run.collect()
             self.metrics.note_tokens(run.n_tokens - had_tokens)
@@ -193,7 +201,10 @@ class ComputeThread(threading.Thread):
                 news.setdefault(run.loop, []).append((run, pieces, is_over))
         for loop, told in news.items():
             with suppress(RuntimeError):  # the loop has been closed: no request waits
-                loop.call_soon_threadsafe(_deliver, told)
+                self._pace_of(loop).start(loop, partial(_deliver, told))
+
+    def _pace_of(self, loop: asyncio.AbstractEventLoop) -> DeliveryPace:
+        return self._paces.setdefault(loop, DeliveryPace())
 
     def _run_jobs(self) -> None:
         """Run the first job, together with others of its kind."""

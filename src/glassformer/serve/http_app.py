@@ -79,6 +79,7 @@ def make_app(
         server.close()
 
     first_pipeline = load(next(iter(models.values())))  # here, so that the command reports its errors
+    batch = batch.on(next(first_pipeline.model.parameters()).device)
     app = FastAPIOffline(  # FastAPI's own /docs loads its scripts from a public server
         title="Glassformer",
         version=__version__,

@@ -29,6 +29,9 @@ from glassformer.serve.server_options import ListenOptions, RequestLimits
 HEAD_SECONDS = 30.0
 """How long a connection may be open without a complete request head."""
 KEEP_ALIVE_SECONDS = 30
+SWITCH_SECONDS = 0.0005
+"""How long the computing thread waits for the interpreter while the event loop uses it. Python's default is 0.005, and
+a step of a GPU asks for it several times."""
 MAX_CONNECTIONS = 2000
 """The most connections at a time. Requests on further ones get status 503."""
 
@@ -127,6 +130,7 @@ def serve(
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr, force=True)
     logging.getLogger("glassformer.access").setLevel(logging.WARNING if listen.quiet else logging.INFO)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    sys.setswitchinterval(SWITCH_SECONDS)
     with open_socket(listen.host, listen.port) as found:
         host, port = found.getsockname()[:2]
         config = uvicorn.Config(

@@ -195,9 +195,8 @@ def engine_options(pipeline: Any, batch: BatchOptions, limits: RequestLimits) ->
     marks = _marks(pipeline)
     if marks is None:
         return None
-    rows = max(1, min(batch.max_rows, batch.cache_tokens))
-    sizes = {"max_rows": rows, "max_tokens": max(batch.cache_tokens, rows), "max_waiting": limits.max_queue}
-    return {**sizes, **marks}
+    batch, size = batch.on(next(pipeline.model.parameters()).device), batch.cache_tokens_for(pipeline.model)
+    return {"max_rows": batch.max_rows, "max_tokens": size, "max_waiting": limits.max_queue, **marks}
 
 
 def _marks(pipeline: Any) -> dict[str, Any] | None:
