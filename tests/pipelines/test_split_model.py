@@ -7,6 +7,7 @@ from glassformer.models import build_model, preset
 from glassformer.pipelines import split_model as module
 from glassformer.pipelines.load import load
 from glassformer.pipelines.split_model import ModelSplitter, join_for_inference, split_model
+from glassformer.runtime.packed_model import has_fused_storage
 from glassformer.training.processes import SharedError
 
 
@@ -59,3 +60,10 @@ def test_a_model_with_biases_per_head_is_refused(closed):
     splitter = ModelSplitter(join_for_inference("tensor=1", torch.device("cpu")), torch.device("cpu"))
     with pytest.raises(SharedError, match="adds a bias to the scores of each head"):
         splitter.finish(build_model(preset("tiny-t5-small")))
+
+
+def test_a_divided_model_has_no_fused_weights(closed):
+    model = build_model(preset("tiny-llama"))
+    split_model(model, join_for_inference("tensor=1", torch.device("cpu")), torch.device("cpu"))
+    with torch.inference_mode():
+        assert not has_fused_storage(model)

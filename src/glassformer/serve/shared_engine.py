@@ -5,6 +5,7 @@ to all others, and then all make the step. So every engine has the same batch an
 on the requests, on their seeds and on the logits, which are the same in all processes.
 """
 
+import logging
 import os
 import signal
 import sys
@@ -22,6 +23,7 @@ from glassformer.decoding import Engine, EngineRequest, GenerationConfig
 from glassformer.serve.api_errors import ApiError
 from glassformer.training.processes import Processes, SharedError
 
+_LOG = logging.getLogger(__name__)
 NO_LIMIT = timedelta(days=3650)
 """Longest wait for the next request."""
 ALONE = "the server was started with --parallel, which generates text only"
@@ -114,6 +116,7 @@ class LeadingEngine(Engine):
             self._send(news)
             self._mirror.step(news, lambda number: self._asked[number].on_token)
         except Exception as error:
+            _LOG.exception("a step failed")
             self._on_fault(f"a step failed: {str(error).strip() or type(error).__name__}")
             raise
         self._tell()
