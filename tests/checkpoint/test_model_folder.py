@@ -77,6 +77,7 @@ def test_no_file_that_is_read_may_be_added_to_a_folder(tmp_path):
     for name in READ_FILES:
         file = folder / name
         if not file.exists():
+            file.parent.mkdir(exist_ok=True)
             file.write_text("{}", encoding="utf-8")
             with pytest.raises(CorruptFolderError, match=rf"{re.escape(str(file))} is not in manifest\.json"):
                 load_model(folder)

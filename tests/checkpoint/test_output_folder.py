@@ -1,5 +1,6 @@
 """Output folders: what may be replaced, the state after a kill, and locks."""
 
+import json
 import os
 import signal
 import stat
@@ -19,6 +20,7 @@ from glassformer.checkpoint import (
     verify_folder,
 )
 from glassformer.checkpoint.output_folder import FolderInUseError, check_output_file, clean_leftovers, lock_folder
+from glassformer.checkpoint.safe_files import CorruptFolderError, SealedFolder
 from glassformer.models import preset
 from oracle import random_model
 
@@ -235,3 +237,34 @@ def test_a_failed_write_keeps_the_old_folder(tmp_path):
         (work / "a").write_text("new", encoding="utf-8")
     assert (path / "a").read_text(encoding="utf-8") == "new"
     assert [p.name for p in tmp_path.iterdir()] == ["folder"]
+
+
+def test_folders_inside_are_sealed_and_replaced(tmp_path):
+    folder = tmp_path / "out"
+    for text in ("first", "second"):
+        with new_folder(folder, overwrite=True) as work:
+            (work / "inner").mkdir()
+            (work / "inner" / "b").write_text(text, encoding="utf-8")
+    assert verify_folder(folder).file("inner/b").read_text(encoding="utf-8") == "second"
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["out"]
+    write(folder, overwrite=True)  # without the inner folder
+    assert sorted(file.name for file in folder.iterdir()) == ["a", "manifest.json"]
+
+
+def test_a_manifest_cannot_name_files_to_remove_elsewhere(tmp_path):
+    folder, other = tmp_path / "out", tmp_path / "other"
+    other.mkdir()
+    (other / "thesis").write_text("mine", encoding="utf-8")
+    write(folder)
+    (folder / "link").symlink_to(other)
+    listed = {"a": "0" * 64, "../other/thesis": "0" * 64, "link/thesis": "0" * 64}
+    (folder / "manifest.json").write_text(json.dumps({"sha256": listed}), encoding="utf-8")
+    with pytest.raises(OutputExistsError, match="link"):
+        write(folder, overwrite=True)
+    with pytest.raises(CorruptFolderError, match="expected a plain file name"):
+        verify_folder(folder)
+    del listed["../other/thesis"]
+    (folder / "manifest.json").write_text(json.dumps({"sha256": listed}), encoding="utf-8")
+    with pytest.raises(CorruptFolderError, match="link is a link: expected a folder"):
+        SealedFolder(folder).file("link/thesis")
+    assert (other / "thesis").read_text(encoding="utf-8") == "mine"

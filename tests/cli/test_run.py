@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from checkpoint.cached_repositories import put_in_cache
 from cli.mirror import Mirror
 from glassformer.cli.flag_parser import UsageError, call_function
 from glassformer.cli.info import info
@@ -33,6 +34,7 @@ from glassformer.pipelines.translator import Translator
 from glassformer.tasks.configs.small_models import small_decoder, small_encoder, small_encoder_decoder
 from glassformer.text import Tokenizer, TokenizerConfig
 from pipelines.tiny_pipelines import LABELS, MAKERS, TEMPLATE, make
+from tasks.pretrained_models import save_decoder
 
 TEXTS = ["what colour is it? it is red."]
 SIZES = {"d_model": 16, "d_ff": 16, "n_heads": 2}
@@ -382,3 +384,14 @@ def test_the_error_without_a_gpu_names_the_flag(call, monkeypatch, tmp_path):
     code, out, err = call("run", tmp_path / "m", "--input", tmp_path / "in.txt", "--device", "cuda")
     assert (code, out) == (1, "")
     assert err == "glassformer: --device cuda: no CUDA device is available; expected cpu or auto\n"
+
+
+def test_a_model_of_the_download_cache_is_run_by_its_name(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.chdir(tmp_path)
+    save_decoder(tmp_path / "saved")
+    put_in_cache(tmp_path / "saved", tmp_path / "hub", "someone/small")
+    call_function(run_command, ["someone/small", "--prompt", "one two", "--max-new-tokens", "3"], "run")
+    assert capsys.readouterr().out
+    with pytest.raises(FileNotFoundError, match="hf download someone/other"):
+        call_function(run_command, ["someone/other", "--prompt", "one"], "run")

@@ -5,7 +5,7 @@ import torch
 
 from glassformer import reference
 from glassformer.decoding import GenerationConfig, generate, score_pairs, score_texts
-from glassformer.decoding.scoring import score_long_texts
+from glassformer.decoding.scoring import score_continuations, score_long_texts
 from glassformer.models import build_model, preset
 from oracle import random_model, twin
 
@@ -56,3 +56,19 @@ def test_wrong_ids_are_refused_before_they_reach_the_device():
     ):
         with pytest.raises(ValueError, match=message):
             make()
+
+
+def test_scores_of_continuations_are_those_of_texts():
+    model = random_model(preset("tiny-gpt2"))
+    texts = [[3, 5, 7, 2, 9], [4, 4, 1], [8, 6]]
+    whole = score_texts(model, texts)
+    for batch_tokens in (1, 100):
+        found = score_continuations(model, texts, [2, 1, 1], batch_tokens=batch_tokens)
+        assert [total for total, _ in found] == pytest.approx([sum(whole[0][2:]), whole[1][1], whole[2][0]], abs=1e-5)
+    ((best,),) = generate(model, [[3, 5]], GenerationConfig(max_new_tokens=3), end=-1)
+    is_best = score_continuations(model, [[3, 5, *best.tokens], [3, 5, (best.tokens[0] + 1) % 20]], [3, 1])
+    assert [one for _, one in is_best] == [True, False]
+    limit = model.config.max_len
+    assert score_continuations(model, [[1] * (limit + 1)], [1])[0][0] < 0
+    with pytest.raises(ValueError, match=r"lengths\[0\]=2: expected 1 to 1, less than the text has"):
+        score_continuations(model, [[1, 2]], [2])

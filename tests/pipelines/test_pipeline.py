@@ -19,6 +19,7 @@ from glassformer.pipelines.embedder import Embedder
 from glassformer.pipelines.extractor import Extractor
 from glassformer.pipelines.pair_scorer import PairScorer
 from glassformer.pipelines.pipeline import Pipeline
+from glassformer.pipelines.pretrained_tagger import PretrainedTagger
 from glassformer.pipelines.translator import Translator
 from pipelines.tiny_pipelines import MAKERS, make
 
@@ -75,7 +76,7 @@ def given_to(kind, name, parameter):
     return LINES.get(getattr(kind, "task", ""), "the old ___ sees it") if name == "run" else "the old ___ sees it"
 
 
-OWN_TESTS = {ChatModel, PreferenceModel, PairScorer}
+OWN_TESTS = {ChatModel, PreferenceModel, PairScorer, PretrainedTagger}
 """Pipelines of pretrained models only, which the tests of their own modules cover."""
 
 

@@ -8,6 +8,7 @@ from glassformer.pipelines.embedder import Embedder
 from glassformer.pipelines.extractor import Extractor
 from glassformer.pipelines.load import load
 from glassformer.pipelines.pretrained_encoder import class_names
+from glassformer.pipelines.pretrained_tagger import PretrainedTagger
 from pipelines.hf_folders import save_tokenizer
 
 PAIR = "<s> $A </s> $B:1 </s>:1"
@@ -45,8 +46,15 @@ def test_a_model_of_spans_answers_questions(tmp_path):
     assert ours.answer("the cat", "a dog sat on the mat") in "a dog sat on the mat"
 
 
-def test_other_encoders_become_embedders(tmp_path):
+def test_a_model_of_token_classes_finds_entities(tmp_path):
     save_bert(tmp_path, "ForTokenClassification", num_labels=3)
+    ours = load(tmp_path)
+    assert isinstance(ours, PretrainedTagger)
+    assert ours.tags == ["LABEL_0", "LABEL_1", "LABEL_2"]
+
+
+def test_other_encoders_become_embedders(tmp_path):
+    save_bert(tmp_path, "ForMaskedLM")
     assert isinstance(load(tmp_path), Embedder)
 
 

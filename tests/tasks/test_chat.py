@@ -43,6 +43,16 @@ def test_the_loss_is_that_of_the_assistants_tokens(tmp_path):
     assert tool.score(examples)["loss"] == pytest.approx(total / count, abs=1e-5)
 
 
+def test_the_default_context_is_the_limit_of_the_model(tmp_path, capsys):
+    save_decoder(tmp_path / "hf")
+    write_conversations(tmp_path / "c.jsonl")
+    options = {name: value for name, value in QUICK.items() if name != "context"}
+    glassformer.train(
+        "chat", data=tmp_path / "c.jsonl", start_from=tmp_path / "hf", out=tmp_path / "o", updates=1, **options
+    )
+    assert "longer than --context 128" in capsys.readouterr().err
+
+
 def test_what_does_not_fit_is_refused(tmp_path):
     save_decoder(tmp_path / "bare", template=None)
     write_conversations(tmp_path / "c.jsonl")

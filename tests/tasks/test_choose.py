@@ -12,6 +12,7 @@ from glassformer.tasks.configs.defaults import (
 )
 from glassformer.tasks.configs.task_options import make_config
 from glassformer.tasks.task_registry import config_named
+from tasks.pretrained_models import save_decoder
 
 
 def write_pairs(folder, count=120):
@@ -63,3 +64,17 @@ def test_a_run_on_a_busy_machine_keeps_the_number_of_threads_that_was_fastest(tm
         assert torch.get_num_threads() == 2, "what the caller had is restored"
     assert set(seen) == {1}
     assert json.loads((tmp_path / "m.run" / "kept" / "defaults.json").read_text(encoding="utf-8"))["train.threads"] == 1
+
+
+@pytest.mark.parametrize("task", ["chat", "preference", "language", "code"])
+def test_the_context_of_fine_tuning_fits_the_model(task, tmp_path):
+    save_decoder(tmp_path / "hf")  # which reads 128 tokens
+    save_decoder(tmp_path / "long", max_position_embeddings=2000)
+
+    def context(model, **given):
+        config = make_config(config_named(task), {"start_from": tmp_path / model})
+        found = choose(config, {"train.updates": 2, **given}, CorpusSize(10, 100), size="auto", began=0.0)
+        return found["context"]
+
+    assert (context("hf"), context("long")) == (128, 512)
+    assert context("hf", context=200) == 200  # an option that was given is never changed

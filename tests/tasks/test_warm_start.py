@@ -17,9 +17,10 @@ from glassformer.tasks.masking import Masking, MaskingConfig
 from glassformer.tasks.translation import PairData, Translation, TranslationConfig
 from glassformer.tasks.warm_start import load_encoder, load_seq2seq
 from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
-from tasks.pretrained_models import hf_logits, hf_pair_logits, save_decoder, save_seq2seq
+from tasks.pretrained_models import SIDE, hf_logits, hf_pair_logits, save_decoder, save_seq2seq
 from tasks.pretraining_models import labeled, quick
 from tasks.tiny_tasks import encoder_config, translation, write_pairs
+from text.language_tokenizers import KINDS, save_language_tokenizer
 
 TEXT = "the cat <|im_end|> sat, fünf"
 
@@ -272,3 +273,45 @@ def hf_ids(folder, text):
 def own_logits(tool, source, target):
     with torch.no_grad():
         return tool.model(torch.tensor([source]), torch.tensor([[tool.begin, *target[:-1]]]))[0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_languages_of_a_multilingual_translator_have_their_codes(kind, tmp_path):
+    theirs, source, target = save_language_tokenizer(tmp_path / "hf", kind)
+    sides = {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in SIDE.items()}
+    sizes = {"d_model": 16, "max_position_embeddings": 64, "dropout": 0.0, "vocab_size": len(theirs), **sides}
+    ids = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2}
+    family = "M2M100" if kind == "nllb" else "MBart"
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{family}Config")(**sizes, **ids, forced_eos_token_id=None)
+    transformers.AutoModelForSeq2SeqLM.from_config(config).save_pretrained(tmp_path / "hf")
+    pairs = [("one two", "eins zwei"), ("three", "drei"), ("four one", "vier eins")] * 20
+    for name, side in (("a.x", 0), ("a.y", 1)):
+        text = "".join(f"{pair[side]} {number % 7 * 'one '}\n" for number, pair in enumerate(pairs))
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    options = {"source": tmp_path / "a.x", "target": tmp_path / "a.y", "updates": 1, "device": "cpu"}
+    with pytest.raises(ValueError, match="--source-language '': the model of --from has codes of languages"):
+        glassformer.train("translation", start_from=tmp_path / "hf", out=tmp_path / "no", **options)
+    options |= {"source_language": source, "target_language": target}
+    glassformer.train("translation", start_from=tmp_path / "hf", out=tmp_path / "m", **options)
+    tool = glassformer.load(tmp_path / "m")
+    read, written = theirs("one two")["input_ids"], theirs(text_target="eins")["input_ids"]
+    assert tool.source_tokenizer.encode("one two") == read
+    assert tool.target_tokenizer.encode("eins") == written
+    code = theirs.convert_tokens_to_ids(target)
+    assert (tool.begin, tool.generation.prefix) == ((code, ()) if kind == "mbart" else (2, (code,)))
+    glassformer.convert(tmp_path / "m", to="hf", out=tmp_path / "again")
+    again = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "again").eval()
+    expected = hf_pair_logits(again, read, written)  # which puts the start before the target by itself
+    with torch.no_grad():
+        found = tool.model(torch.tensor([read]), torch.tensor([[tool.begin, *written[:-1]]]))[0]
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+    hf = glassformer.load(tmp_path / "again")
+    assert (hf.begin, hf.generation.prefix) == (tool.begin, tool.generation.prefix)
+    glassformer.train(
+        "translation",
+        start_from=tmp_path / "m",
+        out=tmp_path / "more",
+        **{**options, "source_language": "", "target_language": ""},
+    )
+    assert glassformer.load(tmp_path / "more").generation.prefix == tool.generation.prefix

@@ -10,6 +10,7 @@ from glassformer.text.tags import (
     MixedTagsError,
     detect_scheme,
     entities_of,
+    group_tags,
     tags_of,
 )
 
@@ -90,3 +91,17 @@ def test_mixed_tagging_schemes_are_reported():
 def test_entities_that_do_not_fit_have_no_tags(entities):
     with pytest.raises(ValueError, match="overlaps"):
         tags_of([Entity(*entity) for entity in entities], 3, "bioes")
+
+
+@pytest.mark.parametrize(
+    ("tags", "known", "expected"),
+    [
+        ("B-A I-A O I-A I-B B-B", "O B-A I-A B-B I-B", [(0, 2, "A"), (3, 4, "A"), (4, 5, "B"), (5, 6, "B")]),
+        ("B-A E-A S-A E-A I-A", "O B-A I-A E-A S-A", [(0, 2, "A"), (2, 3, "A"), (3, 4, "A"), (4, 5, "A")]),
+        ("B-A L-A U-A O", "O B-A I-A L-A U-A", [(0, 2, "A"), (2, 3, "A")]),
+        ("NOUN NOUN VERB S-X O S-X", "O NOUN VERB S-X", [(0, 2, "NOUN"), (2, 3, "VERB"), (3, 4, "S-X"), (5, 6, "S-X")]),
+        ("B- O I-", "O B- I-", [(0, 1, ""), (2, 3, "")]),
+    ],
+)
+def test_tags_chosen_word_by_word_are_grouped(tags, known, expected):
+    assert group_tags(tags.split(), known.split()) == expected

@@ -11,8 +11,8 @@ READ_FILES = (
     *("tokenizer.json", "source_tokenizer.json", "target_tokenizer.json", "tokenizer_config.json"),
     *("target_tokenizer_config.json", "adapter_config.json", "adapter_model.safetensors"),
     *("special_tokens_map.json", "added_tokens.json", "chat_template.jinja", "vocab.txt", "vocab.json", "merges.txt"),
-    *("source.spm", "target.spm", "tokenizer.model", "spiece.model", "sentence_bert_config.json", "1_Pooling"),
-    *("2_Dense", "modules.json", "config_sentence_transformers.json"),
+    *("source.spm", "target.spm", "tokenizer.model", "spiece.model", "sentence_bert_config.json", "modules.json"),
+    *("config_sentence_transformers.json", "1_Pooling/config.json", "2_Dense/config.json", "2_Dense/model.safetensors"),
 )
 """Everything that is read from a model folder. A folder with a manifest must list each of these names that exists."""
 # Limits for hostile files where no tensor bounds the size. Real models stay far below them.

@@ -22,6 +22,7 @@ from glassformer.base.write_errors import naming_write_errors
 from glassformer.checkpoint.safe_files import (
     MANIFEST,
     CorruptFolderError,
+    is_listed_name,
     seal_folder,
     sha256,
     sync_folder,
@@ -90,10 +91,10 @@ def check_output(path: Path, *, overwrite: bool = False, owner: str = "") -> Non
     if path.is_mount() or path.samefile(os.curdir):  # both prevent the final rename
         kind = "a mount point" if path.is_mount() else "the current folder"
         raise OutputExistsError(f"{path} is {kind}: expected the name of a new folder. Choose a name inside it")
-    present = {file.name for file in path.iterdir()}
+    written_by, listed = _manifest(path)
+    present = _present(path, listed)
     if not present:
         return
-    written_by, listed = _manifest(path)
     if unlisted := sorted(present - listed - {MANIFEST}):
         names = ", ".join(unlisted[:SHOWN]) + (f" and {len(unlisted) - SHOWN} more" if len(unlisted) > SHOWN else "")
         raise OutputExistsError(
@@ -244,11 +245,21 @@ def _changed_file(folder: Path) -> Path | None:
     return next((folder / name for name in sorted(digests) if sha256(folder / name) != digests[name]), None)
 
 
+def _present(path: Path, listed: set[str]) -> set[str]:
+    """Return the names of the files and folders in a folder; for a folder with listed files, the names inside it."""
+    inner = {name.partition("/")[0] for name in listed if "/" in name}
+    found: set[str] = set()
+    for file in path.iterdir():
+        is_inner = file.name in inner and file.is_dir() and not file.is_symlink()
+        found |= {f"{file.name}/{one.name}" for one in file.iterdir()} if is_inner else {file.name}
+    return found
+
+
 def _manifest(folder: Path) -> tuple[str, set[str]]:
     """Return the owner and the file names in a folder's manifest; "" and an empty set if it cannot be read."""
     try:
         values = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        return str(values.get("owner", "")), {str(name) for name in values["sha256"]}
+        return str(values.get("owner", "")), {name for name in values["sha256"] if is_listed_name(name)}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return "", set()
 
@@ -272,16 +283,16 @@ def _remove_replaced(old: Path, new: Path) -> None:
     not removed.
     """
     _, listed = _manifest(old)
-    for file in [*old.iterdir()]:
-        if file.name in listed or file.name == MANIFEST:
-            continue
-        if not (new / file.name).exists():
-            file.rename(new / file.name)
-        else:
+    for name in _present(old, listed) - listed - {MANIFEST}:
+        if (new / name).exists() or not (new / name).parent.is_dir():
             return  # the name is taken: keep the old folder
-    for name in listed:
-        if Path(name).name == name and (old / name).is_file():
+        (old / name).rename(new / name)
+    for name in _present(old, listed) & listed:
+        if (old / name).is_file():
             (old / name).unlink()
+    for folder in {name.partition("/")[0] for name in listed if "/" in name}:
+        if (old / folder).is_dir() and not (old / folder).is_symlink():
+            (old / folder).rmdir()
     (old / MANIFEST).unlink(missing_ok=True)
     old.rmdir()
 

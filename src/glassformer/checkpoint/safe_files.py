@@ -1,7 +1,7 @@
 """Safe file access: atomic writes, paths that cannot leave their folder, strict JSON, and manifests of checksums.
 
-A manifest (`manifest.json`) lists the SHA-256 of every other file of its folder. `output_folder.py` writes whole
-folders atomically.
+A manifest (`manifest.json`) lists the SHA-256 of every other file of its folder, and of the folders inside it, by names
+such as `1_Pooling/config.json`. `output_folder.py` writes whole folders atomically.
 """
 
 import hashlib
@@ -32,17 +32,19 @@ def seal_folder(folder: Path, *, owner: str = "") -> None:
 
     `owner` names the training run that may later replace the folder. All files get the manifest's permissions.
     """
-    files = sorted(file for file in folder.iterdir() if file.is_file() and file.name != MANIFEST)
+    found = (*folder.glob("*"), *folder.glob("*/*"))
+    files = sorted(file for file in found if file.is_file() and file != folder / MANIFEST)
     for file in files:
         with file.open("rb") as stream:
             os.fsync(stream.fileno())
-    manifest = {"sha256": {file.name: sha256(file) for file in files}}
+    manifest = {"sha256": {file.relative_to(folder).as_posix(): sha256(file) for file in files}}
     write_text(folder / MANIFEST, json.dumps({"owner": owner, **manifest} if owner else manifest, indent=2))
     # Some libraries create files with mode 0600. Give all files the manifest's mode, which follows the umask.
     mode = stat.S_IMODE((folder / MANIFEST).stat().st_mode)
     for file in files:
         file.chmod(mode)
-    sync_folder(folder)
+    for place in {file.parent for file in files} | {folder}:
+        sync_folder(place)
 
 
 class SealedFolder:
@@ -70,7 +72,7 @@ class SealedFolder:
                 f"{file} is not in {MANIFEST}: expected its checksum there; save the model again to list every file"
             )
         if name not in self._verified:
-            self._verify(file)
+            self._verify(name)
             self._verified.add(name)
         return file
 
@@ -88,13 +90,16 @@ class SealedFolder:
         for name in self._sums:
             self.file(name)
 
-    def _verify(self, file: Path) -> None:
-        confined_path(self.path, file.name)
+    def _verify(self, name: str) -> None:
+        inner, _, last = name.rpartition("/")
+        if inner and (self.path / inner).is_symlink():
+            raise CorruptFolderError(f"{self.path / inner} is a link: expected a folder")
+        file = confined_path(self.path / inner, last)
         try:
             found = sha256(file)
         except OSError as error:
             raise CorruptFolderError(f"{file} cannot be read: {error}") from error
-        if found != self._sums[file.name]:
+        if found != self._sums[name]:
             raise CorruptFolderError(f"{file} has changed: its checksum differs from the manifest")
 
 
@@ -136,6 +141,11 @@ def _is_plain_name(name: str) -> bool:
     return Path(name).name == name and name not in ("", ".", "..")
 
 
+def is_listed_name(name: object) -> bool:
+    """Return whether a manifest may list a file under this name: a plain name, or one inside a plain folder."""
+    return isinstance(name, str) and name.count("/") <= 1 and all(map(_is_plain_name, name.split("/")))
+
+
 def verify_folder(folder: Path) -> SealedFolder:
     """Verify the checksum of every file in a folder's manifest, and return the folder for reading.
 
@@ -158,7 +168,7 @@ def _read_manifest(file: Path) -> dict[str, str]:
     if not isinstance(sums, dict):
         raise CorruptFolderError(f"{file} has no table of checksums: expected 'sha256', with one for each file")
     for name, digest in sums.items():
-        if not _is_plain_name(name) or name == MANIFEST or not name.isprintable():
+        if not is_listed_name(name) or name == MANIFEST or not name.isprintable():
             raise CorruptFolderError(f"{file} names {shown(name)}: expected a plain file name")
         if not isinstance(digest, str) or not re.fullmatch("[0-9a-f]{64}", digest):
             raise CorruptFolderError(

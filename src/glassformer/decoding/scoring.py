@@ -66,6 +66,33 @@ def score_texts(model: DecoderModel, texts: Sequence[Sequence[int]], *, batch_to
     return divide_work(texts, score)
 
 
+def score_continuations(
+    model: DecoderModel, texts: Sequence[Sequence[int]], lengths: Sequence[int], *, batch_tokens: int = 8192
+) -> list[tuple[float, bool]]:
+    """Return, for each text, the total log-probability of its last tokens, and whether each of them is the most likely.
+
+    `lengths` has the number of these tokens for each text, at least one less than the text has. A text may have one
+    token more than the model reads, because its last token is only predicted.
+    """
+    for index, (tokens, length) in enumerate(zip(texts, lengths, strict=True)):
+        if not 0 < length < len(tokens):
+            raise ValueError(f"lengths[{index}]={length}: expected 1 to {len(tokens) - 1}, less than the text has")
+        check_id_list(f"text {index}", tokens, model.config.vocab_size)
+    results = [(0.0, True)] * len(texts)
+    with inference(model):
+        for chosen in _batches([len(tokens) - 1 for tokens in texts], batch_tokens):
+            # Padding comes last, where no real token attends to it.
+            read, _ = _pad(model, [list(texts[index][:-1]) for index in chosen])
+            wanted, _ = _pad(model, [list(texts[index][1:]) for index in chosen])
+            logits = model(read)
+            log_probs, is_best = _gather(logits, wanted).double(), logits.argmax(-1) == wanted
+            for row, index in enumerate(chosen):
+                end = len(texts[index]) - 1
+                part = slice(end - lengths[index], end)
+                results[index] = (log_probs[row, part].sum().item(), bool(is_best[row, part].all()))
+    return results
+
+
 def score_long_texts(
     model: DecoderModel,
     texts: Sequence[Sequence[int]],

@@ -21,7 +21,7 @@ from glassformer.checkpoint.onnx_export import blocking_onnx, export_onnx
 from glassformer.checkpoint.output_folder import check_output, check_output_file
 from glassformer.models import DecoderModel, EncoderDecoderModel
 from glassformer.pipelines.agreement import AnyModel, Format
-from glassformer.pipelines.hf_files import hf_labels, hf_texts
+from glassformer.pipelines.hf_files import hf_labels, hf_texts, sentence_files, without_embedding_head
 from glassformer.pipelines.pipeline_registry import TASK
 from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
 from glassformer.text.tokenizer import BEGIN, END, PAD
@@ -41,6 +41,8 @@ TEXTS = (
     "target_tokenizer.json",
 )
 """Names of the tokenizer and generation files that `convert` reads from a model folder and may copy to the new one."""
+SCORE_FUNCTIONS = ("sentence_transformers", "sbert_ce_default_activation_function")
+"""Keys of `config.json` with which sentence-transformers names the function on the score of a cross-encoder."""
 
 
 def convert(
@@ -55,6 +57,9 @@ def convert(
     """Write the model at `path` to `out` in the format `to`, and return the model as it was loaded from `path`.
 
     `to` is "hf" (HF Transformers), "safetensors" (Glassformer), "gguf" (llama.cpp), "ct2" (CTranslate2) or "onnx".
+    With "hf", an encoder that gives vectors of texts gets the files of sentence-transformers, and what is returned is
+    the encoder without its head.
+
     `out` must be a new path or an empty folder. With `overwrite` it may also be an existing model, which is replaced.
     Files that are not part of a model are never replaced. `numbers` is the number format of a GGUF file: "f32", "f16"
     or "q8_0" (8 bits). `allow_pickle` also reads weights from pytorch_model.bin, with a reader that accepts only
@@ -97,6 +102,11 @@ def convert(
             values |= hf_labels(path, model)
     if to == "safetensors" and origin is not None:
         texts[ORIGIN] = json.dumps({"model_type": origin["model_type"], **values}, indent=2)
+    if to == "hf":
+        home = None if foreign is None or not path.is_dir() else homes[0]
+        more, weights = sentence_files(model, home, allow_pickle)
+        texts |= more
+        model = without_embedding_head(model)
     if to == "safetensors":
         if foreign is None and (path / TASK).is_file():
             texts[TASK] = (path / TASK).read_text(encoding="utf-8")
@@ -106,7 +116,14 @@ def convert(
         if to == "hf":
             extra = None if foreign is None else read_extra_heads(foreign, model.config)
             save_hf_folder(
-                out, model, family=family, values=values, texts=texts, extra_heads=extra, overwrite=overwrite
+                out,
+                model,
+                family=family,
+                values=values,
+                texts=texts,
+                extra_heads=extra,
+                more_tensors=weights,
+                overwrite=overwrite,
             )
         elif to == "onnx":
             export_onnx(model, out, texts, overwrite=overwrite)
@@ -132,7 +149,7 @@ def expressible_in(model: AnyModel) -> list[Format]:
     """Return the formats of other libraries that can express a model, judged by its config."""
     config, found = model.config, list[Format]()
     with suppress(UnsupportedModelError):
-        family_of(config)
+        family_of(config.with_head("none") if config.head == "embedding" else config)
         found.append("hf")
     if isinstance(model, EncoderDecoderModel) and not blocking_ct2(config):
         found.append("ct2")
@@ -144,11 +161,15 @@ def expressible_in(model: AnyModel) -> list[Format]:
 
 
 def _labels(origin: Mapping[str, Any], model: AnyModel) -> dict[str, Any]:
-    """Return the class names in HF's config.json (`id2label`, `label2id`) if they name every class of the model."""
+    """Return the class names in HF's config.json (`id2label`, `label2id`) if they name every class of the model.
+
+    The function that sentence-transformers applies to the score of a cross-encoder is kept, too.
+    """
+    kept = {key: origin[key] for key in SCORE_FUNCTIONS if origin.get(key) is not None and model.config.n_labels == 1}
     names = origin.get("id2label")
     if not isinstance(names, Mapping) or len(names) != model.config.n_labels:
-        return {}
-    return {key: origin[key] for key in ("id2label", "label2id", "problem_type") if origin.get(key) is not None}
+        return kept
+    return kept | {key: origin[key] for key in ("id2label", "label2id", "problem_type") if origin.get(key) is not None}
 
 
 def _both_sides(model: EncoderDecoderModel, texts: dict[str, str], ids: dict[str, Any], reads_end: bool) -> Vocabulary:

@@ -1,6 +1,6 @@
-"""Make what HF Transformers needs beside the weights of a model that was trained with Glassformer.
+"""Make what HF Transformers and sentence-transformers need beside the weights of a model.
 
-These are the tokenizer files, the generation settings and the class names.
+These are the tokenizer files, the generation settings, the class names and the modules after an encoder.
 """
 
 import json
@@ -11,10 +11,24 @@ from typing import Any
 import tokenizers
 from tokenizers import decoders
 from tokenizers.processors import TemplateProcessing
+from torch import Tensor
 
+from glassformer.checkpoint.hf.folder import open_weights
+from glassformer.checkpoint.hf.sentence_folder import (
+    DENSE_NAMES,
+    DENSE_WEIGHTS,
+    SETTINGS,
+    dense_tensors,
+    read_sentence_modules,
+    sentence_texts,
+    with_sentence_head,
+)
 from glassformer.checkpoint.safe_files import read_json_object
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel
+from glassformer.models.heads import EmbeddingHead
+from glassformer.pipelines.embedder import longest_text
 from glassformer.pipelines.pipeline_registry import TASK
+from glassformer.text.tag_viterbi import TagPaths
 from glassformer.text.tokenizer import BEGIN, END, PAD, SPECIAL, UNKNOWN
 
 AnyModel = EncoderModel | DecoderModel | EncoderDecoderModel
@@ -60,6 +74,8 @@ def hf_labels(folder: Path, model: AnyModel) -> dict[str, Any]:
     """
     about = read_json_object(folder / TASK) if (folder / TASK).is_file() else {}
     names = about.get("labels")
+    if isinstance(names, list) and model.config.head == "token_class":
+        names = TagPaths(list(map(str, names))).tags
     if not isinstance(names, list) or len(names) != model.config.n_labels:
         return {}
     kind = {"problem_type": "multi_label_classification"} if about.get("multi_label") is True else {}
@@ -98,3 +114,40 @@ def _search(model: AnyModel, search: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(model, EncoderDecoderModel):
         found["max_length"] = longest if limit is None else min(longest, limit)
     return found
+
+
+def sentence_files(
+    model: AnyModel, folder: Path | None, allow_pickle: bool = False
+) -> tuple[dict[str, str], dict[str, dict[str, Tensor]]]:
+    """Return the files of sentence-transformers for an encoder that gives vectors: texts and tensors, by file name.
+
+    `folder` is the HF folder of the model; None if the model is in another format. Both results are empty for models
+    that give no vectors.
+    """
+    modules = None if folder is None else read_sentence_modules(folder)
+    dense: dict[str, Tensor] = {}
+    if folder is not None and modules is not None:
+        config, longest = with_sentence_head(folder, model.config), longest_text(modules.encoder)
+        if modules.dense is not None:
+            dense = dense_tensors(modules.dense, open_weights(modules.dense, allow_pickle))
+    elif isinstance(model.head, EmbeddingHead):
+        config, longest = model.config, model.config.max_len
+        if model.head.transform is not None:
+            dense = dict(model.head.transform.dense.state_dict())
+    else:
+        return _settings(folder), {}
+    texts = sentence_texts(config, longest=longest) | _settings(None if modules is None else modules.folder)
+    theirs = {ours: name for name, ours in DENSE_NAMES.items()}
+    return texts, {DENSE_WEIGHTS: {theirs[name]: tensor for name, tensor in dense.items()}} if dense else {}
+
+
+def _settings(folder: Path | None) -> dict[str, str]:
+    """Return the file with the prompts of a sentence-transformers folder, or the activation of a cross-encoder."""
+    if folder is None or not (folder / SETTINGS).is_file():
+        return {}
+    return {SETTINGS: (folder / SETTINGS).read_text(encoding="utf-8")}
+
+
+def without_embedding_head(model: AnyModel) -> AnyModel:
+    """Return the model that HF Transformers can express: one with an embedding head loses it."""
+    return model.under(model.config.with_head("none")).eval() if model.config.head == "embedding" else model

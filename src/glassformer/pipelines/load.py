@@ -54,8 +54,8 @@ def load(
     A model trained with Glassformer gives the pipeline of its task, such as a `Translator` or a `Classifier`. For
     Hugging Face folders, GGUF files and llama2.c files, a decoder gives a `Generator`, an encoder-decoder a
     `TextToText`, and an encoder an `Embedder`, unless it was saved with a head for classes (`Classifier`, or
-    `PairScorer` for a single score) or spans (`Extractor`). `allow_pickle` (which also reads pytorch_model.bin) applies
-    only to these. Nothing is downloaded, and no code in the files is run.
+    `PairScorer` for a single score), classes of tokens (`PretrainedTagger`) or spans (`Extractor`). `allow_pickle`
+    (which also reads pytorch_model.bin) applies only to these. Nothing is downloaded, and no code in the files is run.
 
     Weights are read one tensor at a time, and each layer is quantized as soon as it has been read. So loading needs
     little more memory than the larger of the file and the loaded model.
@@ -173,7 +173,7 @@ def _load(path: Path, read_model: ModelLoader, allow_pickle: bool) -> Loaded:
     check_cost(path, beams, longest)
     stops = settings.get("early_stopping")
     target = PretrainedTokenizer.from_folder(path, target=True)
-    pad = target.pad
+    pad, forced = target.pad, read_int(settings, "forced_bos_token_id", default=-1)
     search = GenerationConfig(
         num_beams=beams,
         max_new_tokens=max(longest - 1, 1),  # HF counts the start token
@@ -182,6 +182,7 @@ def _load(path: Path, read_model: ModelLoader, allow_pickle: bool) -> Loaded:
         early_stopping="never" if stops == "never" else read_bool(settings, "early_stopping", default=False),
         # Marian has a logit for padding, which must never be generated.
         suppress_tokens=() if pad is None or pad == target.end else (pad,),
+        prefix=(forced,) if 0 <= forced < model.config.vocab_size else (),
     )
     return TextToText(model, tokenizer, target, begin=begin, generation=search)
 

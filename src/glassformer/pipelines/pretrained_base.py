@@ -13,6 +13,7 @@ from glassformer.checkpoint.external_formats import ORIGIN, is_external, read_ex
 from glassformer.checkpoint.hf.folder import read_json_table
 from glassformer.pipelines.blanks import GAP_TOKENS, OTHER_GAP_TOKENS
 from glassformer.text import Tokenizer
+from glassformer.text.language_codes import LanguageLayout
 from glassformer.text.pretrained_tokenizers import PretrainedTokenizer, tokenizer_files
 
 TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
@@ -36,6 +37,24 @@ class PretrainedBase(NamedTuple):
         """Return a copy whose tokenizer has this chat template."""
         config = json.loads(self.files[TOKENIZER_CONFIG]) | {"chat_template": template}
         return _make({**self.files, TOKENIZER_CONFIG: json.dumps(config, indent=2)}, self.origin, "tokenizer.json")
+
+    def with_languages(self, layout: LanguageLayout, source: str, target: str) -> "PretrainedBase":
+        """Return a copy that marks sources and targets with codes of `layout`, where HF's tokenizers put them.
+
+        The decoder starts with the code of the target, or it is the first token that is written.
+        """
+        files = {name: text for name, text in self.files.items() if not name.startswith(TARGET)}
+        contents = json.loads(files[TOKENIZER])
+        config = json.loads(files[TOKENIZER_CONFIG]) | {"src_lang": source, "tgt_lang": target}
+        for prefix, code in (("", source), (TARGET, target)):
+            marked = contents | {"post_processor": layout.post_processor(code)}
+            files[f"{prefix}{TOKENIZER}"] = json.dumps(marked, ensure_ascii=False)
+            files[f"{prefix}{TOKENIZER_CONFIG}"] = json.dumps(config, indent=2, ensure_ascii=False)
+        begin = {"decoder_start_token_id": layout.codes[target]}
+        if layout.is_before:
+            begin = {"decoder_start_token_id": layout.end[1], **_ids(self.origin, "decoder_start_token_id")}
+            begin["forced_bos_token_id"] = layout.codes[target]
+        return _make(files, {**self.origin, **begin}, "tokenizer.json")
 
 
 def read_base(path: Path) -> PretrainedBase | None:
@@ -80,6 +99,11 @@ def gap_tokens(tokenizer: AnyTokenizer) -> tuple[str, str, str] | None:
     if isinstance(tokenizer, Tokenizer):
         return GAP_TOKENS if all(map(tokenizer.has_special, GAP_TOKENS)) else None
     return next((names for names in OTHER_GAP_TOKENS if None not in map(tokenizer.id_of, names)), None)
+
+
+def _ids(origin: Mapping[str, Any], *names: str) -> dict[str, int]:
+    """Return the ids of special tokens that the origin has under these names."""
+    return {name: origin[name] for name in names if type(origin.get(name)) is int}
 
 
 def _tokenizers(folder: Path) -> dict[str, str]:

@@ -12,9 +12,12 @@ from glassformer.pipelines.embedder import Embedder, read_embedder
 from glassformer.pipelines.encoder_pipeline import Reader
 from glassformer.pipelines.extractor import Extractor
 from glassformer.pipelines.pair_scorer import PairScorer, read_activation
+from glassformer.pipelines.pretrained_tagger import PretrainedTagger
+from glassformer.pipelines.tagger import Tagger
 from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
+from glassformer.text.tag_viterbi import TagPaths
 
-KEPT_HEADS = ("sequence_class", "span")
+KEPT_HEADS = ("sequence_class", "token_class", "span")
 """Heads that a pipeline uses. Other encoders become embedders."""
 OVERLAP, LONGEST_ANSWER = 128, 30
 """Settings of an extractor of spans, as the extraction task has them by default."""
@@ -37,18 +40,28 @@ def read_encoder_pipeline(
     origin: Mapping[str, Any],
     *,
     allow_pickle: bool = False,
-) -> Classifier | Extractor | PairScorer | Embedder:
+) -> Classifier | Extractor | PairScorer | PretrainedTagger | Tagger | Embedder:
     """Return the pipeline for the head of a pretrained encoder. `origin` holds the values of HF's `config.json`."""
     if model.config.head not in KEPT_HEADS:
         return read_embedder(model, tokenizer, folder, allow_pickle=allow_pickle)
     reader = Reader(tokenizer, {})
     if model.config.head == "span":
         return Extractor(model.eval(), reader, abstains=False, overlap=OVERLAP, longest_answer=LONGEST_ANSWER)
+    names = class_names(origin, model.config.n_labels or 0)
+    if model.config.head == "token_class":
+        return _tagger(model.eval(), reader, names)
     if model.config.n_labels == 1:
         return PairScorer(model.eval(), reader, activation=read_activation(origin, folder))
     is_multi = origin.get("problem_type") == "multi_label_classification"
-    labels = class_names(origin, model.config.n_labels or 0)
-    return Classifier(model.eval(), reader, labels=labels, multi_label=is_multi)
+    return Classifier(model.eval(), reader, labels=names, multi_label=is_multi)
+
+
+def _tagger(model: EncoderModel, reader: Reader, tags: list[str]) -> PretrainedTagger | Tagger:
+    """Return a `Tagger` if the classes are the BIOES tags of the task `tagging` in its order, which `convert` wrote."""
+    labels = list(dict.fromkeys(tag[2:] for tag in tags[1:]))
+    if labels and tags == TagPaths(labels).tags:
+        return Tagger(model, reader, labels=labels)
+    return PretrainedTagger(model, reader, tags=tags)
 
 
 def class_names(origin: Mapping[str, Any], n_labels: int) -> list[str]:

@@ -76,6 +76,9 @@ class Seq2SeqPipeline(TrainedPipeline[Example]):
                 f"ids below {size} in its config.json"
             )
         self.base, self.begin, self.end, self.base_files = base, begin, end, base.files
+        forced = base.origin.get("forced_bos_token_id")
+        if type(forced) is int and 0 <= forced < size and not self.generation.prefix:
+            self.generation = replace(self.generation, prefix=(forced,))
         if pad is not None and pad != end and pad not in self.generation.suppress_tokens:
             # Marian has a logit for padding, which must never be generated.
             never = (*self.generation.suppress_tokens, pad)
@@ -208,9 +211,12 @@ def cut_marked(ids: list[int], limit: int, kept: Kept, tokenizer: PretrainedToke
     """
     if len(ids) <= limit:
         return ids
+    is_special = [index in tokenizer.special_ids for index in ids]
+    n_before = is_special.index(False) if False in is_special else 0
+    n_after = max(1, is_special[::-1].index(False) if False in is_special else 0)
     if kept != "last":
-        return [*ids[: limit - 1], ids[-1]]
-    return [ids[0], *ids[len(ids) - limit + 1 :]] if ids[0] in tokenizer.special_ids else ids[-limit:]
+        return [*ids[: limit - n_after], *ids[len(ids) - n_after :]]
+    return [*ids[:n_before], *ids[len(ids) - limit + n_before :]]
 
 
 def read_search(folder: Path) -> GenerationConfig:

@@ -17,6 +17,7 @@ from glassformer.pipelines.pipeline import (
     candidate_of,
     each_text,
 )
+from glassformer.pipelines.seq2seq_pipeline import cut_marked
 from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
 
 
@@ -80,7 +81,7 @@ class TextToText(Pipeline):
         return answers
 
     def read_sources(self, texts: list[str]) -> list[list[int]]:
-        """Tokenize source texts. A text that is cut keeps its last token, which marks the end."""
+        """Tokenize source texts. A text that is cut keeps the special tokens at its end."""
         limit = self.model.config.max_len
         sources = self.source_tokenizer.encode_batch(texts)
-        return self.fit_inputs(sources, limit, lambda tokens: [*tokens[: (limit or 1) - 1], tokens[-1]])
+        return self.fit_inputs(sources, limit, lambda ids: cut_marked(ids, limit or 1, "first", self.source_tokenizer))

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -13,8 +12,8 @@ from glassformer.data.readers.conversations import CONVERSATION_COLUMNS, Convers
 from glassformer.data.readers.records import RecordReader
 from glassformer.tasks.configs.shared import FileData, TaskConfig
 from glassformer.tasks.decoder_task import packed_flops, packed_loss
-from glassformer.tasks.prepared import MORE_DATA, Prepared, skipped_note
-from glassformer.tasks.talk_task import MAX_VALID, TalkConfig, TalkTask
+from glassformer.tasks.prepared import Prepared, skipped_note
+from glassformer.tasks.talk_task import TalkConfig, TalkTask
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -61,14 +60,8 @@ class Chat(TalkTask[Conversation, "PackedBatch"]):
         from glassformer.data.batching.marked_rows import MarkedBatches, MarkedRows, write_marked_rows
         from glassformer.progress import track
 
-        config, train, splits = self.config, self.config.train, self.config.data.splits()
-        first = next(iter(splits.train), None)
-        if first is None:
-            raise ValueError("no conversations are left to learn from: expected more data in --data")
-        valid = list(islice(splits.valid, MAX_VALID))
-        if not valid:
-            raise ValueError(f"no conversations are left for validation: {MORE_DATA}")
-        pipeline, _ = self.initialize(splits.train, run)
+        config, train = self.config, self.config.train
+        splits, first, valid, pipeline = self.open_data(run)
         folder = run.tokens / "conversations"
         if run.has_tokens(folder.name):
             rows = MarkedRows(folder)

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from glassformer.base.dataclass_flags import options_of
+from glassformer.checkpoint.summary import summarize
 from glassformer.progress import Step
 from glassformer.tasks.configs.corpus_size import CorpusSize
 from glassformer.tasks.configs.defaults import (
@@ -44,7 +45,10 @@ def choose(
     """
     kind = type(config)
     if config.start_from is not None:
-        return choose_for_fine_tuning(kind, given, is_foreign=not was_trained_here(config.start_from))
+        is_foreign = not was_trained_here(config.start_from)
+        needs_limit = is_foreign and "context" in options_of(kind) and "context" not in given
+        longest = summarize(config.start_from).config.max_len if needs_limit else None
+        return choose_for_fine_tuning(kind, given, is_foreign=is_foreign, longest=longest)
     base: dict[str, Any] = {}
     if config.grow_from is not None:
         base = architecture_options(config.grow_from, config.model.head)

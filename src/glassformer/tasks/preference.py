@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -13,8 +12,8 @@ from glassformer.base.fields import Positive
 from glassformer.data.readers.conversations import PREFERENCE_COLUMNS, AnswerPair, make_preference
 from glassformer.data.readers.records import RecordReader
 from glassformer.tasks.configs.shared import FileData, TaskConfig
-from glassformer.tasks.prepared import MORE_DATA, Prepared, skipped_note
-from glassformer.tasks.talk_task import MAX_VALID, TalkConfig, TalkTask
+from glassformer.tasks.prepared import Prepared, skipped_note
+from glassformer.tasks.talk_task import TalkConfig, TalkTask
 from glassformer.training.train_config import TrainConfig
 
 if TYPE_CHECKING:
@@ -75,14 +74,8 @@ class Preference(TalkTask[AnswerPair, "PreferenceBatch"]):
         from glassformer.data.batching.preference_batches import PreferenceBatches
         from glassformer.progress import track
 
-        config, train, splits = self.config, self.config.train, self.config.data.splits()
-        first = next(iter(splits.train), None)
-        if first is None:
-            raise ValueError("no pairs are left to learn from: expected more data in --data")
-        valid = list(islice(splits.valid, MAX_VALID))
-        if not valid:
-            raise ValueError(f"no pairs are left for validation: {MORE_DATA}")
-        pipeline, _ = self.initialize(splits.train, run)
+        config, train = self.config, self.config.train
+        splits, first, valid, pipeline = self.open_data(run)
         n_long = 0
 
         def fitting(examples: Iterable[AnswerPair]) -> Iterable[Any]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from glassformer.data.batching.pair_batches import AnyPairBatch, PairBatch, TokenBudgetBatches
     from glassformer.models import EncoderDecoderModel
     from glassformer.models.transformer import Model
+    from glassformer.pipelines.pretrained_base import PretrainedBase
     from glassformer.training.run_folder import RunFolder
     from glassformer.training.train_config import TrainConfig
 
@@ -56,6 +57,7 @@ class Seq2SeqTask(Task[Example, "PairBatch"]):
             model, base = load_any_seq2seq(config.base_model, config.base_flag)
             if base is not None:
                 check_fine_tuning(config)
+                base = self.adapt_base(base)
                 return Initialized(kind(model, base.source, base.target, **self.settings()).use_base(base))
             source, target = load_tokenizers(config.base_model)
             return Initialized(kind(grow_to(model, config), source, target, **self.settings()))
@@ -64,6 +66,10 @@ class Seq2SeqTask(Task[Example, "PairBatch"]):
         shape = replace(config.model, vocab_size=target.vocab_size, source_vocab_size=source_size)
         torch.manual_seed(config.train.seed)
         return Initialized(kind(EncoderDecoderModel(shape), source, target, **self.settings()))
+
+    def adapt_base(self, base: "PretrainedBase") -> "PretrainedBase":
+        """Return the tokenizers of a pretrained model as the task uses them. By default they stay as they are."""
+        return base
 
     def _train_tokenizers(self, train: Iterable[Example], run: "RunFolder | None") -> tuple[Tokenizer, Tokenizer]:
         """Train, or read from the run, the source and the target tokenizer.

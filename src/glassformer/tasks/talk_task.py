@@ -3,8 +3,9 @@
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from typing_extensions import override
 
@@ -12,10 +13,10 @@ from glassformer.base.fields import Count
 from glassformer.models import ModelConfig
 from glassformer.progress import say
 from glassformer.tasks.configs.corpus_size import CorpusSize
-from glassformer.tasks.configs.shared import TaskConfig
+from glassformer.tasks.configs.shared import Splits, TaskConfig
 from glassformer.tasks.configs.small_models import small_decoder
 from glassformer.tasks.decoder_task import check_fine_tuning
-from glassformer.tasks.prepared import Initialized
+from glassformer.tasks.prepared import MORE_DATA, Initialized
 from glassformer.tasks.task import Task
 from glassformer.training.train_config import TrainConfig
 
@@ -28,6 +29,17 @@ Example = TypeVar("Example")
 Batch = TypeVar("Batch")
 MAX_VALID = 500
 """Largest number of examples that each validation scores."""
+
+
+class TalkData(NamedTuple, Generic[Example]):
+    """The examples and the model of a task of this kind."""
+
+    splits: Splits[Example]
+    first: Example
+    """The first training example, which is shown."""
+    valid: list[Example]
+    pipeline: Any
+    """The pipeline with the model of --from."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +113,17 @@ class TalkTask(Task[Example, Batch]):
                 f"{config.start_from}"
             )
         return Initialized(self.pipeline_class()(model, base))
+
+    def open_data(self, run: "RunFolder") -> TalkData[Example]:
+        """Read the examples and load the model of --from."""
+        splits = self.config.data.splits()
+        first = next(iter(splits.train), None)
+        if first is None:
+            raise ValueError(f"no {self.unit} are left to learn from: expected more data in --data")
+        valid = list(islice(splits.valid, MAX_VALID))
+        if not valid:
+            raise ValueError(f"no {self.unit} are left for validation: {MORE_DATA}")
+        return TalkData(splits, first, valid, self.initialize(splits.train, run).pipeline)
 
     def _check_start(self) -> None:
         if self.config.start_from is None:

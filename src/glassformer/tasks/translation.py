@@ -25,6 +25,7 @@ from glassformer.tasks.seq2seq_task import Seq2SeqTask
 
 if TYPE_CHECKING:
     from glassformer.metrics import Scores
+    from glassformer.pipelines.pretrained_base import PretrainedBase
     from glassformer.pipelines.translator import Translator
 
 LanguageOrigin = Literal["", "option", "corpus", "file names"]
@@ -218,6 +219,19 @@ class Translation(Seq2SeqTask[Pair]):
 
     name, title = "translation", "A translator"
     Config, EvalOptions = TranslationConfig, TranslationEvalOptions
+
+    @override
+    def adapt_base(self, base: "PretrainedBase") -> "PretrainedBase":
+        """Put the codes of both languages beside the texts, for a model that has such codes (mBART, NLLB, M2M100)."""
+        from glassformer.text.language_codes import read_layout
+
+        layout, sides = read_layout(base.source), self.config.data.languages()
+        if layout is None or (base.source is not base.target and not any(side.code for side in sides)):
+            return base  # a model without codes, or one that was fine-tuned with the codes before
+        codes = [
+            layout.find(side.code, f"--{name}-language") for name, side in zip(("source", "target"), sides, strict=True)
+        ]
+        return base.with_languages(layout, *codes)
 
     @override
     @classmethod

@@ -84,6 +84,28 @@ def tags_of(entities: Iterable[Entity], length: int, scheme: Scheme) -> list[str
     return tags
 
 
+def group_tags(tags: Sequence[str], known: Sequence[str]) -> list[Entity]:
+    """Return the entities of a tag sequence that a model chose word by word, which may be valid in no scheme.
+
+    B- starts an entity. I- continues one of its label, or else starts one. `known` are all tags of the model: if E- and
+    S- (BIOES) or L- and U- (BILOU) are among them, these end an entity too. A tag without prefix is a label as it is:
+    adjacent words with the same label are one entity.
+    """
+    prefixes, read = {tag[:2] for tag in known}, {"B-", "I-"}
+    for last in ({"E-", "S-"}, {"L-", "U-"}):
+        read |= last if prefixes >= last | {"B-"} else set()
+    found: list[Entity] = []
+    current: str | None = None  # label of the entity that the next word may continue
+    for place, tag in enumerate(tags):
+        prefix, label = (tag[0], tag[2:]) if tag[:2] in read else ("I", tag)
+        if label == current and prefix in "IEL":
+            found[-1] = found[-1]._replace(end=place + 1)
+        elif tag != OUTSIDE:
+            found.append(Entity(place, place + 1, label))
+        current = None if tag == OUTSIDE or prefix in "ESLU" else label
+    return found
+
+
 def detect_scheme(sentences: Sequence[Sequence[str]]) -> Scheme:
     """Return the scheme of these tags: "iob1", "iob2" or "bioes". `sentences` has one list of tags per sentence.
 

@@ -1,6 +1,8 @@
 """The BERT family: heads by class name, position offsets and shared layers."""
 
 import pytest
+import torch
+import transformers
 
 from checkpoint.hf_comparison import open_theirs, same_numbers
 from checkpoint.hf_models import small_bert
@@ -67,4 +69,17 @@ def test_the_head_keeps_gelu_over_layers_with_another_activation(prefix, tmp_pat
     assert same_numbers(ours, theirs, 0)
     save_hf_folder(tmp_path / "again", ours, values={"pad_token_id": 1})
     again, _ = open_theirs(tmp_path / "again", f"{prefix}ForMaskedLM")
+    assert same_numbers(ours, again, 0)
+
+
+def test_sinusoidal_positions_of_distilbert_are_read_and_written(tmp_path):
+    sizes = {"vocab_size": 40, "dim": 16, "hidden_dim": 24, "n_layers": 2, "n_heads": 4, "max_position_embeddings": 30}
+    config = transformers.DistilBertConfig(**sizes, sinusoidal_pos_embds=True, pad_token_id=1)
+    torch.manual_seed(0)
+    theirs = transformers.DistilBertForMaskedLM(config).eval()
+    theirs.save_pretrained(tmp_path / "saved")
+    ours = load_model(tmp_path / "saved")
+    assert same_numbers(ours, theirs, 0)
+    save_hf_folder(tmp_path / "again", ours, values={"pad_token_id": 1})
+    again, _ = open_theirs(tmp_path / "again", "DistilBertForMaskedLM")
     assert same_numbers(ours, again, 0)

@@ -54,6 +54,13 @@ def test_a_folder_is_hfs_if_its_config_has_a_model_type(tmp_path):
         assert is_hf_folder(tmp_path)
 
 
+def test_a_folder_without_model_type_is_read_by_the_class_that_saved_it(tmp_path):
+    theirs = small_bert("Bert", "ForMaskedLM")
+    theirs.save_pretrained(tmp_path)
+    edit_config(tmp_path, model_type=None)
+    assert same_numbers(load_model(tmp_path), theirs, 0)
+
+
 def test_a_folder_whose_config_names_no_family_says_so(tmp_path):
     small_bert("Bert", "ForMaskedLM").save_pretrained(tmp_path)
     edit_config(tmp_path, model_type=None, architectures=None)

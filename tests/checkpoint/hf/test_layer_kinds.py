@@ -1,7 +1,11 @@
 """Layers that differ in attention: windows and rotary positions in `config.json`."""
 
 import pytest
+import torch
+import transformers
 
+from checkpoint.hf_comparison import same_numbers
+from glassformer.checkpoint import load_model
 from glassformer.checkpoint.hf.layer_kinds import (
     FULL,
     SLIDING,
@@ -65,3 +69,15 @@ def test_layers_with_a_window_may_have_their_own_base():
         read({"rope_parameters": {SLIDING: same}})
     with pytest.raises(UnsupportedModelError, match=r"rope_parameters=.*expected a table each for"):
         read({"rope_parameters": same})
+
+
+def test_a_window_in_some_layers_only_gives_hfs_outputs(tmp_path):
+    sizes = {"vocab_size": 40, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 3}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 30, "pad_token_id": 1}
+    window = {"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 2}
+    torch.manual_seed(0)
+    theirs = transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**sizes, **heads, **window)).eval()
+    theirs.save_pretrained(tmp_path)
+    ours = load_model(tmp_path)
+    assert (ours.config.sliding_window, ours.config.global_layers) == (3, (0, 1))
+    assert same_numbers(ours, theirs, 0)

@@ -129,6 +129,7 @@ def save_hf_folder(
     values: Mapping[str, Any] | None = None,
     texts: Mapping[str, str] | None = None,
     extra_heads: ExtraHeads | None = None,
+    more_tensors: Mapping[str, Mapping[str, Tensor]] | None = None,
     overwrite: bool = False,
 ) -> None:
     """Write a folder that HF Transformers loads. An existing model folder is replaced only with `overwrite`.
@@ -137,8 +138,9 @@ def save_hf_folder(
         family: HF model family to save as; the default is the first that can express the model.
         values: Further values for `config.json`, such as special token ids. Raises UnsupportedModelError if HF would
             read another model because of them.
-        texts: Contents of further files by name, such as `tokenizer.json`.
+        texts: Contents of further files by name, such as `tokenizer.json` and `1_Pooling/config.json`.
         extra_heads: Heads of the HF checkpoint that the model was loaded from, to be written back.
+        more_tensors: Tensors of further safetensors files, by the name of the file.
     """
     from glassformer.checkpoint.model_folder import write_tensors
 
@@ -153,7 +155,11 @@ def save_hf_folder(
         ready = {name: tensor.cpu().clone() for name, tensor in tensors.items()}
         write_tensors(work / WEIGHTS, ready, {"format": "pt"})
         for name, text in (texts or {}).items():
+            (work / name).parent.mkdir(exist_ok=True)
             write_text(work / name, text)
+        for name, some in (more_tensors or {}).items():
+            (work / name).parent.mkdir(exist_ok=True)
+            write_tensors(work / name, {key: tensor.cpu().clone() for key, tensor in some.items()}, {"format": "pt"})
 
 
 def _with_extra_heads(

@@ -5,6 +5,7 @@ Supported are a pooling, at most one dense layer and a normalization, in this or
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from glassformer.checkpoint.external_model import Tensors
 
 MODULES, SETTINGS = "modules.json", "config_sentence_transformers.json"
+DENSE_WEIGHTS = "2_Dense/model.safetensors"
+DENSE_NAMES = {"linear.weight": "weight", "linear.bias": "bias"}
+"""Names of the tensors of a dense layer -> ours."""
 POOLINGS: dict[str, PoolingName] = {
     "cls": "first",
     "lasttoken": "last",
@@ -51,6 +55,7 @@ ACTIVATIONS: dict[str, HeadActivationName] = {
 class SentenceModules:
     """The modules of a sentence-transformers folder after its encoder, and its prompts."""
 
+    folder: Path
     encoder: Path
     """Folder of the encoder: its config, weights and tokenizer."""
     pooling: PoolingName = "mean"
@@ -98,11 +103,46 @@ def with_sentence_head(folder: Path, config: ModelConfig) -> ModelConfig:
 
 def dense_tensors(folder: Path, tensors: Tensors) -> dict[str, Any]:
     """Return the weight and bias of a dense layer, by our names, from the tensors of its folder."""
-    names = {"linear.weight": "weight", "linear.bias": "bias"}
-    unknown = [name for name in tensors.keys() if name not in names]  # noqa: SIM118
+    unknown = [name for name in tensors.keys() if name not in DENSE_NAMES]  # noqa: SIM118
     if unknown:
-        raise UnsupportedModelError(f"{folder} holds {unknown[0]}, not supported: expected {', '.join(names)}")
-    return {names[name]: tensors[name] for name in tensors.keys()}  # noqa: SIM118
+        raise UnsupportedModelError(f"{folder} holds {unknown[0]}, not supported: expected {', '.join(DENSE_NAMES)}")
+    return {DENSE_NAMES[name]: tensors[name] for name in tensors.keys()}  # noqa: SIM118
+
+
+def sentence_texts(config: ModelConfig, *, longest: int | None = None) -> dict[str, str]:
+    """Return the files of a sentence-transformers folder for an embedding head, by name: `read_sentence_modules` back.
+
+    The encoder is in the folder itself, and the weights of a dense layer are in `DENSE_WEIGHTS`. `longest` is the most
+    tokens of a text.
+    """
+    kinds = ["Transformer", "Pooling", *["Dense"] * config.head_transform, *["Normalize"] * config.unit_length]
+    paths = ["", *(f"{index}_{kind}" for index, kind in enumerate(kinds) if index)]
+    modules = [
+        {"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for index, (kind, path) in enumerate(zip(kinds, paths, strict=True))
+    ]
+    mode = next(theirs for theirs, ours in POOLINGS.items() if ours == config.pool_by)
+    pooling = {old: new == mode for old, new in OLD_POOLINGS.items()}
+    found: dict[str, Any] = {
+        MODULES: modules,
+        "1_Pooling/config.json": {"word_embedding_dimension": config.d_model, **pooling, "include_prompt": True},
+    }
+    if longest is not None:
+        found["sentence_bert_config.json"] = {"max_seq_length": longest, "do_lower_case": False}
+    if config.head_transform:
+        name = next((one for one, ours in ACTIVATIONS.items() if ours == (config.head_activation or "tanh")), None)
+        if name is None:
+            raise UnsupportedModelError(
+                f"sentence-transformers: head_activation={config.head_activation!r}, which is not supported: expected "
+                f"one of {', '.join(ACTIVATIONS.values())}"
+            )
+        found["2_Dense/config.json"] = {
+            "in_features": config.d_model,
+            "out_features": config.embedding_size,
+            "bias": config.head_bias,
+            "activation_function": f"torch.nn.modules.{'linear' if name == 'Identity' else 'activation'}.{name}",
+        }
+    return {name: json.dumps(value, indent=2) for name, value in found.items()}
 
 
 def _entries(folder: Path) -> list[tuple[str, str]]:
@@ -153,6 +193,7 @@ def _read(folder: Path, entries: list[tuple[str, str]]) -> SentenceModules:
         raise CorruptFolderError(f"{path} has default_prompt_name={shown(default)}: expected one of its prompts")
     similarity = settings.get("similarity_fn_name") or "cosine"
     return SentenceModules(
+        folder=folder,
         encoder=encoder_folder(folder),
         pooling=head["pooling"],
         dense=dense,

@@ -46,6 +46,8 @@ PAIR_DEPTHS, ENCODER_DEPTHS = (10, 100, 3_000, 30_000), (30, 300, 3_000, 30_000)
 above which an encoder has 2, 3, 4 and 6 times the layers of its rule."""
 WARMUP = 0.06
 """Length of the warm-up as a fraction of all updates, so that it changes with the number of updates."""
+FINE_TUNING_CONTEXT = 512
+"""Tokens of a training window of a decoder that is fine-tuned, unless the model reads fewer."""
 TRAINING_SHARE = 0.85
 """Fraction of the time that is spent on updates; the rest is for validations and the final scores."""
 
@@ -100,17 +102,20 @@ def choose_defaults(
     return chosen
 
 
-def choose_for_fine_tuning(kind: type[TaskConfig], given: Mapping[str, Any], *, is_foreign: bool) -> dict[str, Any]:
+def choose_for_fine_tuning(
+    kind: type[TaskConfig], given: Mapping[str, Any], *, is_foreign: bool, longest: int | None = None
+) -> dict[str, Any]:
     """Return the options for fine-tuning a trained model, by dotted name; given values replace chosen ones.
 
-    `is_foreign` says that Glassformer did not train the model, which then gets a small learning rate.
+    `is_foreign` says that Glassformer did not train the model, which then gets a small learning rate. `longest` is the
+    most tokens that it can read; None is no limit.
     """
     values: dict[str, Any] = {"train.optimizer": "adamw", "train.schedule": "linear", "train.weight_decay": 0.01}
     values["train.warmup"] = WARMUP
     if is_foreign:
         values["train.lr"] = 5e-4 if given.get("train.lora_rank") else 5e-5
         if "context" in {field.name for field in fields(kind)}:
-            values["context"] = 512
+            values["context"] = min(FINE_TUNING_CONTEXT, longest or FINE_TUNING_CONTEXT)
     minutes = default_minutes(kind, given)
     if minutes:
         values["train.minutes"] = minutes
