@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from explorer_browser import CHROMIUM
 from glassformer.decoding import GenerationConfig
 from glassformer.decoding.scoring import score_long_texts
 from glassformer.kernels.cpp_library import KernelBuildError
@@ -360,3 +361,18 @@ def test_quantiles_of_waiting_times():
     assert module.quantile([], 0.5) == 0
     assert module.quantile([3, 1, 2], 0.5) == 2
     assert module.quantile([3, 1, 2], 0.99) == 3
+
+
+@pytest.mark.full
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: `make test-browser` installs it")
+def test_the_live_explorer_is_measured_in_a_browser(tmp_path, monkeypatch):
+    pytest.importorskip("playwright.sync_api")
+    module, out = program("explain_live"), tmp_path / "live.json"
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    call(module, monkeypatch, out, "--tiny", "--repeats", 1)
+    result = json.loads(out.read_text(encoding="utf-8"))
+    results_page.check_result(result, out.name)
+    changes = [row[1] for row in result["rows"]]
+    assert len(changes) == 10
+    assert changes[:3] == ["edit a word", "switch a head off", "switch it on again"]
+    assert all(float(row[6]) > 0 for row in result["rows"] if "temperature" not in row[1])

@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 
+from glassformer.inspect.page_file import embedded_explanation
 from glassformer.pipelines.classifier import Classifier
 from glassformer.pipelines.load import load
 from pipelines.tiny_pipelines import make
@@ -25,7 +26,7 @@ def test_page_and_numbers_are_written(call, folder, tmp_path):
     assert found["output"]["text"] == load(folder).run("the old cat")
     assert found["model"]["name"] == "model"
     assert found["health"]
-    assert "the old cat" in page.read_text(encoding="utf-8")
+    assert embedded_explanation(page.read_text(encoding="utf-8")) == found
 
 
 def test_a_check_passes_or_fails(call, folder, tmp_path):

@@ -7,6 +7,7 @@ import pytest
 
 from cli.interface_wheel import use_wheel
 from glassformer.cli.translation_demo import translation_demo
+from glassformer.inspect.page_file import embedded_explanation
 from glassformer.tasks.translation import Translation
 
 WORDS = {
@@ -37,10 +38,10 @@ def test_demo_trains_scores_translates_and_writes_a_page(wheel, tmp_path, capsys
     assert "the <b>light</b>" in told.out
     assert "about" in told.err
     assert "estimated" in told.err
-    page = (tmp_path / "demo" / "en-de.html").read_text(encoding="utf-8")
-    assert "the \\u003cb\\u003elight\\u003c/b\\u003e" in page
-    assert "English to German" in page
-    assert '"learning":{"curve":[{"update":' in page
+    page = embedded_explanation((tmp_path / "demo" / "en-de.html").read_text(encoding="utf-8"))
+    assert page["options"]["text"] == "the <b>light</b>"
+    assert "English to German" in page["model"]["name"]
+    assert page["learning"]["curve"][0]["update"]
     translation_demo(minutes=0.05, out=tmp_path / "demo")
     assert "trained already" in capsys.readouterr().out
 

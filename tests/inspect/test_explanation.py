@@ -11,7 +11,7 @@ from glassformer.inspect.explain_options import ExplainOptions
 from glassformer.inspect.explanation import build_explanation, explain
 from glassformer.inspect.health import failures
 from glassformer.inspect.json_values import unpack
-from glassformer.inspect.page_file import page_html
+from glassformer.inspect.page_file import embedded_explanation, page_html
 from glassformer.models import build_model, preset
 from glassformer.models.presets import PRESETS
 from glassformer.nn import capture_attention
@@ -19,6 +19,7 @@ from glassformer.pipelines.classifier import Classifier
 from glassformer.pipelines.embedder import Embedder
 from glassformer.pipelines.language_model import LanguageModel
 from glassformer.pipelines.translator import Translator
+from glassformer.text import Tokenizer
 from pipelines.tiny_pipelines import MAKERS, make, pretrained, tokenizer
 
 TEXT = "the old cat sees the saw"
@@ -131,5 +132,21 @@ OFTEN = ("tiny-t5-small", "tiny-deberta-v3-base", "tiny-albert-base", "tiny-llam
 def test_a_page_is_made_for_every_family(name):
     found = explain(pipeline_of(name), "the old cat sees the saw", name=name)
     assert failures(found.data["health"]) == []
-    assert f'"name":"{name}"' in page_html(found.data)
+    assert embedded_explanation(page_html(found.data))["model"]["name"] == name
     assert found._repr_html_().startswith('<iframe srcdoc="')
+
+
+@pytest.mark.full
+def test_a_sentence_of_30_tokens_of_a_large_model_makes_a_page_below_three_megabytes():
+    import itertools
+
+    words = [first + second for first, second in itertools.product("bcdfghjklm", ("al", "en", "id", "os"))]
+    own = Tokenizer.train([" ".join(words)] * 3, 900)
+    model = build_model(preset("transformer-base", vocab_size=10_000)).eval()
+    pipe = Translator(model, own, own, GenerationConfig(num_beams=4, max_new_tokens=64))
+    found = explain(pipe, " ".join(words[:29]), max_tokens=29).data
+    assert len(found["text"]["source"]["ids"]) == 30
+    assert 28 <= len(found["text"]["target"]["ids"]) <= 30
+    assert len(found["stacks"][1]["layers"]) == 6
+    assert found["stacks"][1]["layers"][5]["attention"][1]["q"]["shape"] == [8, len(found["text"]["target"]["ids"]), 64]
+    assert len(page_html(found).encode()) < 3_000_000

@@ -6,7 +6,7 @@ import torch
 from glassformer.inspect import head_ablation
 from glassformer.inspect.ablation import ablate
 from glassformer.inspect.explain_options import ExplainOptions
-from glassformer.inspect.head_ablation import measure_heads
+from glassformer.inspect.head_ablation import measure_heads, write_without_heads
 from glassformer.inspect.objective import Objective
 from glassformer.inspect.pipeline_text import read_text
 from glassformer.pipelines.classifier import Classifier
@@ -34,3 +34,29 @@ def test_losses_equal_those_of_single_runs(kind, monkeypatch):
         assert kind is not Classifier or found[0]["output"] in pipe.labels
         monkeypatch.setattr(head_ablation, "MOST_WORK", 1)
         assert measure_heads(pipe, read, objective, output) == []
+
+
+@pytest.mark.parametrize("kind", [Classifier, LanguageModel, Translator])
+def test_texts_without_heads_are_those_of_an_ablated_model(kind, monkeypatch):
+    pipe, options = make(kind), ExplainOptions(max_tokens=3)
+    read = read_text(pipe, "the old cat", options)
+    changes = {"decoder.layers.0.self_attn.head.0": None, "decoder.layers.0.self_attn.head.1": -0.3}
+
+    def written(options=options):
+        found = [{"name": name, "change": change} for name, change in changes.items()]
+        with torch.no_grad():
+            return write_without_heads(pipe, "the old cat", read, options, found)
+
+    if kind is Classifier:
+        assert all("written" not in one for one in written())
+        return
+    for one in written():
+        with ablate(read.model, [one["name"]]):
+            again = read_text(pipe, "the old cat", options).target
+        assert one["written"] == again.tokenizer.decode(again.ids[again.n_given :])
+    monkeypatch.setattr(head_ablation, "MOST_REWRITTEN", 1)
+    assert ["written" in one for one in written()] == [False, True], "only the head that matters most"
+    assert all("written" not in one for one in written(ExplainOptions(target="a cat")))
+    assert all("written" not in one for one in written(ExplainOptions(sample=True)))
+    monkeypatch.setattr(head_ablation, "MOST_WRITING", 1)
+    assert all("written" not in one for one in written())

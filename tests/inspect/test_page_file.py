@@ -6,37 +6,44 @@ from pathlib import Path
 import pytest
 
 import sample_explanations as samples
-from glassformer.inspect.page_file import bundle, embedded_json, page_html, write_page_file
+from glassformer.inspect.page_file import (
+    bundle,
+    compressed_json,
+    embedded_explanation,
+    embedded_json,
+    page_html,
+    write_page_file,
+)
 
 FOLDER = Path(str(files("glassformer.inspect") / "page"))
 MODULES = {path.name: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.js")}
 HOSTILE = ["</script><script>alert(1)</script>", "<!--", "{{script}}", "\u2028", "\ud800", '"', "&lt;", "$&", "\\1"]
 
 
-def embedded(html):
-    [text] = re.findall(r'<script type="application/json" id="explanation">(.*?)</script>', html)
-    return text
-
-
 def test_the_explanation_is_in_the_page_as_it_was_given():
     explanation = samples.explanation()
-    assert json.loads(embedded(page_html(explanation))) == explanation
-    assert json.loads(embedded(page_html(None))) is None
+    assert embedded_explanation(page_html(explanation)) == explanation
+    assert embedded_explanation(page_html(None)) is None
+    with pytest.raises(ValueError, match="no page of the explorer"):
+        embedded_explanation("<p>hello</p>")
 
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_text_changes_nothing_but_the_explanation(text):
     html = page_html({"text": text})
-    stored = embedded(html)
-    assert json.loads(stored) == {"text": text}
-    assert stored.isascii()
-    assert not set(stored) & set("<>&")
-    assert html.replace(stored, "null") == page_html(None)
+    stored = compressed_json({"text": text})
+    assert embedded_explanation(html) == {"text": text}
+    assert re.fullmatch(r"[A-Za-z0-9+/=]+", stored)
+    assert html.replace(stored, "") == page_html(None)
+    excerpts = embedded_json({"code": text})
+    assert json.loads(excerpts) == {"code": text}
+    assert excerpts.isascii()
+    assert not set(excerpts) & set("<>&")
 
 
 def test_numbers_that_json_cannot_store_are_refused():
     with pytest.raises(ValueError, match="not JSON compliant"):
-        embedded_json({"loss": float("nan")})
+        compressed_json({"loss": float("nan")})
 
 
 def test_the_page_is_one_file_that_loads_nothing():

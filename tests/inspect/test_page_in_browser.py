@@ -33,6 +33,8 @@ def test_every_view_is_shown_without_errors_and_is_accessible(pages, kind, size,
         go(page, view)
         assert page.inner_text("h2")
         assert len(page.inner_text(".intro").split(". ")) >= 2, f"{view} explains itself in two sentences"
+        assert page.locator(".formula math").count() >= 1, f"{view} has a formula"
+        assert page.locator(".code pre").count() >= 1, f"{view} shows its code"
         wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         assert wide <= 0, f"{view} needs sideways scrolling"
         if is_full or view == "attention":
@@ -47,7 +49,7 @@ def test_attention_weights_on_the_page_are_those_of_the_explanation(pages):
     page = pages(explanation, "view=attention&attention=decoder-cross&layer=1&head=2&query=3")
     row = np.sort(weights[2, 3])[::-1][:8]
     np.testing.assert_allclose(numbers(page, ".reading .bar-value"), row[row >= 5e-5], atol=1e-4)
-    names = page.locator(".reading .bar-name").all_inner_texts()
+    names = page.locator(".reading .bar-name .token-name").all_inner_texts()
     order = np.argsort(-weights[2, 3], kind="stable")[: len(names)]
     assert names == [explanation["text"]["source"]["pieces"][n] for n in order]
     page.select_option("select >> nth=2", "mean")
@@ -234,6 +236,7 @@ def test_a_thousand_tokens_stay_usable(pages):
     canvas = page.locator(".heatmap canvas")
     assert canvas.bounding_box()["height"] < 800
     assert "4 \N{MULTIPLICATION SIGN} 4 tokens" in page.inner_text("main")
+    assert "explain MODEL --live shows it" in page.inner_text(".exact")
     canvas.focus()
     for key in ["+", "+", "+", "ArrowDown", "ArrowDown"]:
         page.keyboard.press(key)
@@ -254,7 +257,7 @@ def live(browser):
     """The live page: a server that answers with samples and keeps what it was asked."""
     context = browser.new_context()
     page = context.new_page()
-    page.asked, page.problems, page.key = [], [], None
+    page.asked, page.problems, page.key, page.sample = [], [], None, {}
     page.on("pageerror", lambda error: page.problems.append(str(error)))
 
     def answer(route):
@@ -268,11 +271,14 @@ def live(browser):
         elif path == "v1/explain/translator":
             body = route.request.post_data_json
             page.asked.append(body)
-            explanation = samples.explanation(seed=len(page.asked))
+            explanation = samples.explanation(seed=len(page.asked), **page.sample)
             explanation["options"]["parts"] = body["options"]["parts"]
             if body["options"]["ablate"]:
                 explanation["baseline"] = {"output": {"text": "as it was"}, "loss": 0.1}
             route.fulfill(json=explanation)
+        elif path == "v1/attention/translator":
+            page.asked.append(route.request.post_data_json)
+            route.fulfill(json={"weights": samples.stored(page.row)})
         else:
             route.fulfill(status=400, json={"error": {"message": f"no such model: {path}"}})
 
@@ -301,6 +307,25 @@ def test_the_live_page_asks_the_server_and_switches_heads_off(live):
     live.select_option("#model", "tagger")
     live.wait_for_selector("[role=alert]:visible")
     assert live.inner_text("[role=alert]") == "no such model: v1/explain/tagger"
+    assert live.problems == []
+
+
+@pytest.mark.full
+def test_the_live_page_shows_the_exact_row_of_a_pooled_map(live):
+    live.sample = {"kind": "decoder", "n_target": 1000, "layers": 1}
+    live.row = np.random.default_rng(0).dirichlet(np.ones(1000), 4)
+    live.goto(SERVER + "explore#view=attention&text=hello&head=2&query=3")
+    live.wait_for_selector(".exact-bars")
+    asked = live.asked[-1]
+    assert (asked["attention"], asked["query"], len(asked["target_ids"])) == ("decoder.layers.0.self_attn", 12, 1000)
+    shown = [number(text) for text in live.locator(".exact-bars .bar-value").all_text_contents()]
+    np.testing.assert_allclose(shown, np.sort(live.row[2])[::-1][:8], atol=1e-4)
+    assert "sum to 1.000" in live.inner_text(".exact")
+    with live.expect_response("**/v1/attention/*"):
+        live.click('.exact [data-place="3"]')
+    assert live.asked[-1]["query"] == 15
+    live.select_option("select >> nth=2", "mean")
+    live.wait_for_function("document.querySelector('.exact-bars')")
     assert live.problems == []
 
 

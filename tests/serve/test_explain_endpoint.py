@@ -2,9 +2,11 @@
 
 import urllib.request
 
+import numpy as np
 import pytest
 
 from glassformer.inspect.explanation import explain
+from glassformer.inspect.json_values import unpack
 from glassformer.pipelines.load import load
 
 QUICK = ("attention", "lens", "next", "beam")
@@ -49,6 +51,21 @@ def test_wrong_options_are_refused_in_the_form_of_the_server(server, options, me
     status, _, found = server.ask("/v1/explain/writer", {"text": "the cat", "options": options})
     assert status == 400
     assert message in found["error"]["message"]
+
+
+@pytest.mark.parametrize("name", ["classifier", "translator"])
+def test_a_row_of_attention_is_that_of_the_explanation(server, name):
+    body = {"text": "the old cat", "options": {"max_tokens": 4, "parts": ["attention"]}}
+    _, _, found = server.ask(f"/v1/explain/{name}", body)
+    attention = found["stacks"][-1]["layers"][0]["attention"][-1]
+    target = found["text"]["target"]
+    asked = {"text": "the old cat", "attention": attention["name"], "query": 1, "target_ids": target and target["ids"]}
+    status, _, row = server.ask(f"/v1/attention/{name}", asked)
+    assert status == 200, row
+    np.testing.assert_allclose(unpack(row["weights"]), unpack(attention["weights"])[:, 1], atol=1e-4)
+    status, _, refused = server.ask(f"/v1/attention/{name}", {**asked, "query": 99})
+    assert status == 400
+    assert "query=99: expected 0 to" in refused["error"]["message"]
 
 
 def test_unknown_models_and_empty_texts_are_refused(server):

@@ -15,6 +15,7 @@ from glassformer.decoding.beam import BeamSearch, beam_steps
 from glassformer.decoding.coverage import log_coverage
 from glassformer.decoding.open_batch import open_batch
 from glassformer.inspect.json_values import number
+from glassformer.inspect.pipeline_text import write_tokens
 from glassformer.inspect.recorder import RecordedActivations, record
 from glassformer.models import EncoderDecoderModel
 from glassformer.runtime.step_runner import TextModel, inference
@@ -158,6 +159,36 @@ def trace_beam(
         ],
         "final": trace.final(),
     }
+
+
+class TracingWriter:
+    """Writes texts as `write_tokens` does, and keeps the tree of a beam search, so that it is searched only once."""
+
+    def __init__(self, tokenizer: Any):
+        self.tokenizer = tokenizer
+        self.tree: dict[str, Any] | None = None
+        """The tree of the last text; None if no beam search wrote it."""
+
+    def __call__(
+        self, model: Any, given: list[int], config: GenerationConfig, *, begin: int | None, end: int
+    ) -> list[int]:
+        """Return the tokens that the model writes, without `end`."""
+        self.tree = None
+        if config.num_beams == 1 or config.max_new_tokens < 1:
+            return write_tokens(model, given, config, begin=begin, end=end)
+        self.tree = trace_beam(model, given, config, begin=begin, end=end, tokenizer=self.tokenizer)
+        return best_text(self.tree, end)
+
+
+def best_text(tree: dict[str, Any], end: int) -> list[int]:
+    """Return the tokens of the best finished text of a tree, without `end`."""
+    by_id = {one["id"]: one for step in tree["steps"] for one in step["hypotheses"]}
+    tokens: list[int] = []
+    place = tree["final"][0] if tree["final"] else None
+    while place is not None:
+        tokens.insert(0, by_id[place]["token_id"])
+        place = by_id[place]["parent"]
+    return tokens[:-1] if tokens and tokens[-1] == end else tokens
 
 
 def _explain_survivors(trace: BeamTrace) -> None:

@@ -8,7 +8,7 @@ from glassformer.base.checks import check_positive, shown
 from glassformer.base.names import suggestion
 from glassformer.decoding import GenerationConfig
 
-PARTS = ("attention", "lens", "next", "beam", "attribution", "ablation", "learning", "health")
+PARTS = ("attention", "lens", "next", "beam", "attribution", "ablation", "rewriting", "learning", "health")
 """The parts of an explanation that can be left out, because computing them takes time."""
 
 

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from glassformer.inspect.ablation import ablate
 from glassformer.inspect.attribution import describe_attribution
-from glassformer.inspect.beam_tree import trace_beam
+from glassformer.inspect.beam_tree import TracingWriter
 from glassformer.inspect.explain_options import ExplainOptions
-from glassformer.inspect.head_ablation import measure_heads
+from glassformer.inspect.head_ablation import measure_heads, write_without_heads
 from glassformer.inspect.health import check_health
 from glassformer.inspect.json_values import number, numbers
 from glassformer.inspect.learning import describe_learning
@@ -21,9 +21,10 @@ from glassformer.inspect.lens import describe_lens
 from glassformer.inspect.next_tokens import describe_next
 from glassformer.inspect.objective import Objective
 from glassformer.inspect.page_file import page_html, write_page_file
-from glassformer.inspect.pipeline_text import ModelText, end_of, read_text, source_tokenizer, writing_settings
+from glassformer.inspect.pipeline_text import ModelText, read_text, source_tokenizer, target_tokenizer, write_tokens
 from glassformer.inspect.position_pictures import describe_positions
 from glassformer.inspect.stack_numbers import describe_stacks, pack_map, record_text, roll_out
+from glassformer.inspect.whole_outputs import WholeOutputs
 from glassformer.models.transformer import Model
 from glassformer.pipelines.pipeline import Pipeline, check_text
 from glassformer.progress import Step
@@ -70,30 +71,49 @@ def explain(
 
 
 def build_explanation(
-    pipe: Pipeline, text: str, options: ExplainOptions, *, name: str = "model", run: Path | None = None
+    pipe: Pipeline,
+    text: str,
+    options: ExplainOptions,
+    *,
+    name: str = "model",
+    run: Path | None = None,
+    wholes: WholeOutputs | None = None,
 ) -> dict[str, Any]:
-    """Return the explanation of one text as JSON values. `run` is the folder of the model's training run."""
+    """Return the explanation of one text as JSON values.
+
+    `run` is the folder of the model's training run. `wholes` keeps what the whole model answered, for later calls that
+    switch a part of it off.
+    """
     model: Any = pipe.model  # type: ignore[attr-defined]
     was_training = model.training
     model.eval()
     try:
         with torch.no_grad():
-            return _build(pipe, model, check_text(text), options, name, run)
+            return _build(pipe, model, check_text(text), options, name, run, wholes or WholeOutputs())
     finally:
         model.train(was_training)
 
 
 def _build(
-    pipe: Pipeline, model: Any, text: str, options: ExplainOptions, name: str, run: Path | None
+    pipe: Pipeline,
+    model: Any,
+    text: str,
+    options: ExplainOptions,
+    name: str,
+    run: Path | None,
+    wholes: WholeOutputs,
 ) -> dict[str, Any]:
     baseline = None
     if options.ablate:
-        whole = read_text(pipe, text, options)
-        output = model(**whole.inputs())
-        baseline = {"output": describe_output(pipe, whole, output, Objective(whole, output, pipe))}
-        baseline["loss"] = baseline["output"]["loss"]
+        whole = wholes.get(pipe, text, options)
+        if whole is None:
+            read = read_text(pipe, text, options)
+            output = model(**read.inputs())
+            whole = describe_output(pipe, read, output, Objective(read, output, pipe))
+        baseline = {"output": whole, "loss": whole["loss"]}
     with ablate(model, options.ablate), Step("explaining", len(options.parts) + 1) as step:
-        read = read_text(pipe, text, options)
+        writer = TracingWriter(target_tokenizer(pipe))
+        read = read_text(pipe, text, options, writer if "beam" in options.parts else write_tokens)
         recorded = record_text(read)
         objective = Objective(read, recorded.output, pipe)
         maps = roll_out(read, recorded)
@@ -106,6 +126,13 @@ def _build(
             step.advance(1)
             return found
 
+        def heads() -> list[dict[str, Any]]:
+            found = measure_heads(pipe, read, objective, recorded.output)
+            part("rewriting", lambda: write_without_heads(pipe, text, read, options, found))
+            return found
+
+        answer = describe_output(pipe, read, recorded.output, objective)
+        wholes.put(pipe, text, options, answer)
         return {
             "version": VERSION,
             "model": describe_model(model, name, pipe),
@@ -114,33 +141,20 @@ def _build(
                 "source": read.source.to_json(),
                 "target": None if read.target is None else read.target.to_json(),
             },
-            "output": describe_output(pipe, read, recorded.output, objective),
+            "output": answer,
             "baseline": baseline,
             "stacks": part("attention", lambda: describe_stacks(read, recorded)),
             "rollout": {name: pack_map(values) for name, values in maps.items()},
             "positions": describe_positions(model),
             "lens": part("lens", lambda: describe_lens(read, recorded.activations)),
             "next": part("next", lambda: describe_next(read, recorded.output)),
-            "beam": part("beam", lambda: describe_beam(pipe, read, options)),
+            "beam": part("beam", lambda: writer.tree),
             "attribution": part("attribution", lambda: describe_attribution(read, objective, maps, options.position)),
-            "ablation": part("ablation", lambda: measure_heads(pipe, read, objective, recorded.output)),
+            "ablation": part("ablation", heads),
             "learning": part("learning", lambda: run and describe_learning(pipe, read, options, run)),
             "tokenization": describe_tokenization(source_tokenizer(pipe), text),
             "health": part("health", lambda: check_health(read, objective)),
         }
-
-
-def describe_beam(pipe: Any, read: ModelText, options: ExplainOptions) -> dict[str, Any] | None:
-    """Return the tree of the beam search that wrote the text; None without a beam search."""
-    if read.target is None or options.target is not None:
-        return None
-    config = writing_settings(pipe, read, options)
-    if config.num_beams == 1 or config.max_new_tokens < 1:
-        return None
-    begin = read.target.ids[0] if read.model.kind == "encoder_decoder" else None
-    tokenizer = read.target.tokenizer
-    model: Any = read.model
-    return trace_beam(model, read.source.ids, config, begin=begin, end=end_of(pipe), tokenizer=tokenizer)
 
 
 def describe_tokenization(tokenizer: Any, text: str) -> dict[str, Any]:

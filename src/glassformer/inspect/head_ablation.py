@@ -1,4 +1,7 @@
-"""The effect of every head: each is switched off once, and the loss of the model's own answer is measured."""
+"""The effect of every head: each is switched off once, and the loss of the model's own answer is measured.
+
+Without the heads that matter most, the model also writes its text anew.
+"""
 
 import math
 from typing import Any
@@ -6,16 +9,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from glassformer.inspect.ablation import HEAD, ablation_names
+from glassformer.inspect.ablation import HEAD, ablate, ablation_names
+from glassformer.inspect.explain_options import ExplainOptions
 from glassformer.inspect.json_values import number
 from glassformer.inspect.objective import Objective
-from glassformer.inspect.pipeline_text import ModelText
+from glassformer.inspect.pipeline_text import ModelText, read_text, writing_settings
 from glassformer.inspect.recorder import patch
 from glassformer.progress import Step
 
 MOST_WORK = 2.5e11
 """The most parameters times tokens times heads, which is about ten seconds on two cores."""
 BATCH_TOKENS = 1024
+MOST_REWRITTEN = 16
+"""The most heads without which the text is written anew."""
+MOST_WRITING = 2e10
+"""The most parameters times written tokens times beams for that, which is about five seconds on two cores."""
 
 
 def measure_heads(pipe: Any, read: ModelText, objective: Objective, output: Tensor) -> list[dict[str, Any]]:
@@ -49,6 +57,28 @@ def measure_heads(pipe: Any, read: ModelText, objective: Objective, output: Tens
                         }
                     )
                 step.advance(len(some))
+    return found
+
+
+def write_without_heads(
+    pipe: Any, text: str, read: ModelText, options: ExplainOptions, found: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Add to the heads that change the loss most, as "written", what the model writes without each; return all heads.
+
+    Heads of a model that writes no text, of a given target, and of a text that is drawn at random have no such entry.
+    """
+    if read.target is None or options.target is not None or options.sample:
+        return found
+    n_beams = writing_settings(pipe, read, options).num_beams
+    work = read.model.n_parameters() * max(1, len(read.target.ids) - read.target.n_given) * n_beams
+    most = sorted(found, key=lambda one: -abs(one["change"] or 0.0))[: min(MOST_REWRITTEN, int(MOST_WRITING / work))]
+    with Step("writing without heads", len(most)) as step:
+        for one in most:
+            with ablate(read.model, [one["name"]]):
+                again = read_text(pipe, text, options).target
+            assert again is not None
+            one["written"] = again.tokenizer.decode(again.ids[again.n_given :])
+            step.advance(1)
     return found
 
 

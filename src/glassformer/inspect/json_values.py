@@ -22,7 +22,11 @@ def number(value: float | Tensor) -> float | None:
 
 def numbers(values: Tensor) -> list[Any]:
     """Return a tensor as nested lists of numbers with six significant digits."""
-    return [number(value) if values.dim() == 1 else numbers(value) for value in values.detach().cpu()]
+    return [_numbers(value) for value in values.detach().cpu().tolist()]
+
+
+def _numbers(value: Any) -> Any:
+    return [_numbers(one) for one in value] if isinstance(value, list) else number(value)
 
 
 def pack(values: Tensor) -> dict[str, Any]:

@@ -1,12 +1,14 @@
 """Put the explorer (`inspect/page/`) and one explanation into a single HTML file that opens from disk.
 
 A browser does not load ES modules from `file://`, so the modules are joined into one script: each becomes a function
-that returns its exports. All text of the explanation is untrusted: it is stored as JSON without markup characters, and
-the modules insert it as text.
+that returns its exports. All text of the explanation is untrusted: it is stored as compressed JSON in base64, and the
+modules insert it as text.
 """
 
+import base64
 import json
 import re
+import zlib
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
@@ -22,6 +24,7 @@ IMPORT = re.compile(r'^import \{([\w\s,]+)\} from "\./([\w.]+)";\n', re.MULTILIN
 EXPORT = re.compile(r"^export (?=(?:async )?(?:function\*?|const|class) (\w+))", re.MULTILINE)
 LEFT_OVER = re.compile(r"^\s*(?:import\b(?!\()|export\b).*", re.MULTILINE)
 PLACEHOLDER = re.compile(r"\{\{(\w+)\}\}")
+EXPLANATION = re.compile(r'<script type="text/plain" id="explanation">([A-Za-z0-9+/=]*)</script>')
 MARKUP = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026"}
 
 
@@ -34,7 +37,7 @@ def page_html(explanation: Mapping[str, Any] | None) -> str:
         "style": _page_text("style.css"),
         "script": _script(),
         "excerpts": embedded_json(code_excerpts()),
-        "explanation": embedded_json(explanation),
+        "explanation": compressed_json(explanation),
     }
     return PLACEHOLDER.sub(lambda found: values[found[1]], _page_text("index.html"))
 
@@ -44,6 +47,25 @@ def write_page_file(path: Path, explanation: Mapping[str, Any]) -> None:
     text = page_html(explanation)
     with naming_write_errors(path):
         write_text(path, text)
+
+
+def compressed_json(value: object) -> str:
+    """Return `value` as JSON that is compressed by zlib and written in base64; an empty text for None.
+
+    Packed arrays keep their size, because they hardly compress; everything else becomes much smaller.
+    """
+    if value is None:
+        return ""
+    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return base64.b64encode(zlib.compress(text.encode("ascii"), 9)).decode("ascii")
+
+
+def embedded_explanation(page: str) -> Any:
+    """Return the explanation that a page holds; None if it asks a server for one."""
+    found = EXPLANATION.search(page)
+    if found is None:
+        raise ValueError("the text is no page of the explorer: it holds no explanation")
+    return json.loads(zlib.decompress(base64.b64decode(found[1]))) if found[1] else None
 
 
 def embedded_json(value: object) -> str:

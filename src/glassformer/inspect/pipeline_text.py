@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -112,15 +112,31 @@ def find_spans(ids: Sequence[int], tokenizer: Any, text: str) -> list[list[int] 
     return spans
 
 
-def read_text(pipe: Pipeline, text: str, options: ExplainOptions) -> ModelText:
-    """Tokenize a text as the pipeline does, and let the model write its answer if it writes texts.
+class Writer(Protocol):
+    """Writes the tokens of a text after `given`, the prompt of a decoder or the source of an encoder-decoder."""
 
-    `options` is an `ExplainOptions`: with a `target`, the model reads that text instead of writing one.
+    def __call__(
+        self, model: Any, given: list[int], config: GenerationConfig, *, begin: int | None, end: int
+    ) -> list[int]:
+        """Return the tokens, without `end`."""
+
+
+def write_tokens(model: Any, given: list[int], config: GenerationConfig, *, begin: int | None, end: int) -> list[int]:
+    """Return the tokens that the model writes by `generate`."""
+    from glassformer.decoding import generate
+
+    return list(generate(model, [given], config, begin=begin, end=end)[0][0].tokens)
+
+
+def read_text(pipe: Pipeline, text: str, options: ExplainOptions, write: Writer = write_tokens) -> ModelText:
+    """Tokenize a text as the pipeline does, and let the model write its answer with `write` if it writes texts.
+
+    With a `target` in the options, the model reads that text instead of writing one.
     """
     if isinstance(pipe, Generator):
-        return _of_decoder(pipe, text, options)
+        return _of_decoder(pipe, text, options, write)
     if isinstance(pipe, Seq2SeqPipeline | TextToText):
-        return _of_encoder_decoder(pipe, text, options)
+        return _of_encoder_decoder(pipe, text, options, write)
     return _of_encoder(pipe, text)
 
 
@@ -129,6 +145,11 @@ def source_tokenizer(pipe: Any) -> Any:
     if isinstance(pipe, Seq2SeqPipeline | TextToText):
         return pipe.source_tokenizer
     return pipe.reader.tokenizer if isinstance(pipe, EncoderPipeline) else pipe.tokenizer
+
+
+def target_tokenizer(pipe: Any) -> Any:
+    """Return the tokenizer of the texts that a pipeline writes; that of the texts that it reads if it writes none."""
+    return pipe.target_tokenizer if isinstance(pipe, Seq2SeqPipeline | TextToText) else source_tokenizer(pipe)
 
 
 def _of_encoder(pipe: Any, text: str) -> ModelText:
@@ -159,9 +180,7 @@ def _spans(read: Encoded, second_starts: int) -> list[list[int] | None]:
     ]
 
 
-def _of_decoder(pipe: Generator, text: str, options: ExplainOptions) -> ModelText:
-    from glassformer.decoding import generate
-
+def _of_decoder(pipe: Generator, text: str, options: ExplainOptions, write: Writer) -> ModelText:
     model, limit = pipe.model, pipe.model.config.max_len
     (prompt,) = pipe.fit_inputs([pipe.read(text)], limit, lambda ids: ids[:limit])
     source = SideTokens(prompt, pipe.tokenizer, text, n_given=len(prompt))
@@ -172,7 +191,7 @@ def _of_decoder(pipe: Generator, text: str, options: ExplainOptions) -> ModelTex
     written: list[int] = []
     if limit is None or len(prompt) < limit:
         config = writing_settings(pipe, ModelText(model, source), options)
-        written = generate(model, [prompt], config, end=pipe.end)[0][0].tokens
+        written = write(model, prompt, config, begin=None, end=pipe.end)
     ids = [*prompt, *written]
     return ModelText(model, source, _whole(source, ids))
 
@@ -182,9 +201,7 @@ def _whole(source: SideTokens, ids: list[int]) -> SideTokens:
     return SideTokens(ids, source.tokenizer, source.text, spans, n_given=len(source.ids))
 
 
-def _of_encoder_decoder(pipe: Any, text: str, options: ExplainOptions) -> ModelText:
-    from glassformer.decoding import generate
-
+def _of_encoder_decoder(pipe: Any, text: str, options: ExplainOptions, write: Writer) -> ModelText:
     model, tokenizer, limit = pipe.model, pipe.target_tokenizer, pipe.model.config.max_len
     if isinstance(pipe, Seq2SeqPipeline):
         (source,) = pipe.read_sources([pipe.encode_source(text)])
@@ -197,7 +214,7 @@ def _of_encoder_decoder(pipe: Any, text: str, options: ExplainOptions) -> ModelT
         _check_room("target", len(written) + 1, limit)
     else:
         config = options.generation(pipe.generation, max_new_tokens=options.max_tokens)
-        written = generate(model, [source], config, begin=pipe.begin, end=end_of(pipe))[0][0].tokens
+        written = write(model, source, config, begin=pipe.begin, end=end_of(pipe))
         written = written[: len(written) if limit is None else limit - 1]
     ids = [pipe.begin, *written]
     target = SideTokens(ids, tokenizer, options.target or "", n_given=1)

@@ -1,7 +1,8 @@
-"""`/v1/explain/{model}` and `/explore`: the numbers behind one answer of a model, and the page that shows them."""
+"""`/v1/explain/{model}`, `/v1/attention/{model}` and `/explore`: the numbers behind an answer, and their page."""
 
 import asyncio
 import functools
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
@@ -77,18 +78,52 @@ async def _explain(server: ServerState, name: str, body: ExplainRequest, request
     options = ExplainOptions.from_dict({**given, "parts": parts})
     async with server.shelf.lend(name) as model:
         note_fact(request.scope, model=name)
-        check_queue(server)
-        pipeline = model.pipeline
-        job = server.compute.answer(
-            object(),
-            [body.text],
-            lambda texts: [build_explanation(pipeline, text, options, name=name) for text in texts],
+        pipeline, wholes = model.pipeline, server.whole_outputs
+        explained = functools.partial(build_explanation, pipeline, body.text, options, name=name, wholes=wholes)
+        return await _compute(server, explained)
+
+
+class AttentionRowRequest(RequestBody):
+    """One row of an attention map; see `AttentionRows`."""
+
+    model_config = STRICT
+    text: Annotated[str, Field(min_length=1, max_length=MAX_TEXT)]
+    attention: Annotated[str, Field(max_length=200)] = Field(description="Such as decoder.layers.1.self_attn.")
+    query: Annotated[int, Field(ge=0)] = Field(description="Index of the token that attends.")
+    target_ids: Annotated[list[int], Field(max_length=MAX_TEXT)] | None = Field(
+        None, description="All tokens that the decoder reads, as text.target.ids of the explanation."
+    )
+    ablate: Annotated[list[str], Field(max_length=256)] = Field([], description="Parts that are switched off.")
+
+
+@router.post("/v1/attention/{name:path}", summary="The exact row of an attention map, for all heads")
+async def attention_row(name: str, body: AttentionRowRequest, request: Request) -> JSONResponse:
+    """Return one row of attention weights, exact where the explanation of a long text has a reduced map."""
+    server = state_of(request)
+    return JSONResponse(await answer_unless_gone(request, _row(server, name, body, request), server.limits.timeout))
+
+
+async def _row(server: ServerState, name: str, body: AttentionRowRequest, request: Request) -> dict[str, Any]:
+    async with server.shelf.lend(name) as model:
+        note_fact(request.scope, model=name)
+        pipeline, rows = model.pipeline, server.attention_rows
+        return await _compute(
+            server,
+            lambda: rows.row(
+                pipeline, body.text, body.attention, body.query, target_ids=body.target_ids, without=body.ablate
+            ),
         )
-        try:
-            (found,) = await asyncio.wrap_future(job)
-        finally:
-            job.cancel()
-        return dict(found)
+
+
+async def _compute(server: ServerState, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Call a function in the computing thread, unless too many requests wait for it."""
+    check_queue(server)
+    job = server.compute.answer(object(), [None], lambda _: [compute()])
+    try:
+        (found,) = await asyncio.wrap_future(job)
+    finally:
+        job.cancel()
+    return dict(found)
 
 
 @functools.cache

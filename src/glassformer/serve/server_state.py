@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 
 from fastapi import Request
 
+from glassformer.inspect.attention_rows import AttentionRows
+from glassformer.inspect.whole_outputs import WholeOutputs
 from glassformer.serve.compute_thread import ComputeThread
 from glassformer.serve.served_models import ModelShelf
 from glassformer.serve.server_metrics import ServerMetrics
@@ -34,6 +36,7 @@ class ServerState:
     ):
         self.shelf, self.compute, self.metrics, self.limits, self.batch = shelf, compute, metrics, limits, batch
         self.is_ready = False
+        self.attention_rows, self.whole_outputs = AttentionRows(), WholeOutputs()
         self._prompts = ThreadPoolExecutor(1, thread_name_prefix="prompts")
         self._tasks = ThreadPoolExecutor(TASK_THREADS, thread_name_prefix="tasks")
         metrics.watch("waiting_requests", "Requests that wait for a model", self.n_waiting)

@@ -9,7 +9,7 @@ const MOST = 60;
 
 /**
  * Draw the lines of a window of at most 60 queries and keys around the chosen query.
- * map: { rows, cols, value(r, c), rowLabel(r), colLabel(c), name }
+ * map: { rows, cols, value(r, c), row(r), rowLabel(r), colLabel(c), max, name }. The chosen query's thickest line is its largest weight.
  */
 export function attentionLines(map, chosen, onchoose) {
   const window = (count, around) => {
@@ -23,11 +23,11 @@ export function attentionLines(map, chosen, onchoose) {
   const [left, right] = [180, WIDTH - 170];
   const svg = s("svg", { class: "lines", viewBox: `0 0 ${WIDTH} ${height}`, width: WIDTH, height, role: "group", "aria-label": map.name });
   svg.append(s("text", { class: "axis", x: left - 8, y: 14, "text-anchor": "end" }, "looks"), s("text", { class: "axis", x: right + 8, y: 14 }, "is looked at"));
+  const strongest = chosen < 0 ? map.max : Math.max(...map.row(chosen), 1e-12);
   const y = (place, first) => 26 + (place - first + 0.5) * HEIGHT;
   for (let r = r0; r < r1; r++)
     for (let c = c0; c < c1; c++) {
-      const weight = map.value(r, c) / map.max;
-      const strength = chosen < 0 || r === chosen ? weight : weight * 0.12;
+      const strength = r === chosen ? map.value(r, c) / strongest : (map.value(r, c) / map.max) * (chosen < 0 ? 1 : 0.12);
       if (strength < 0.02) continue;
       svg.append(s("line", {
         class: "link", x1: left, y1: y(r, r0), x2: right, y2: y(c, c0), "stroke-opacity": strength.toFixed(3),

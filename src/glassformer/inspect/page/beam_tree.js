@@ -3,7 +3,7 @@
 import { h, refill, s } from "./dom.js";
 import { slider, table } from "./frame.js";
 import { format, largest } from "./numbers.js";
-import { elided, plain, tokenName } from "./tokens.js";
+import { elided, plain, tokenAt, tokenName } from "./tokens.js";
 
 const CELL = { width: 150, height: 46 };
 const NODE = { width: 118, height: 36 };
@@ -41,9 +41,11 @@ export function beamTree(beam, state, source) {
     draw(value);
   });
   draw(start);
-  return h("div", {}, h("h3", {}, "Beam search: what else was considered"),
+  return h("section", { id: "beam" }, h("h3", {}, "Beam search: what else was considered"),
     h("p", { class: "note" }, `The beam keeps the ${beam.width} best unfinished texts at each step. A finished text's score is the sum of its log probabilities divided by its length to the power ${format(beam.length_penalty)}.`),
-    h("div", { class: "controls" }, control), counter, place, details, finals(beam, path));
+    finals(beam, path), h("h3", {}, "Replay, step by step"),
+    h("p", { class: "note" }, "The thick path is the text that was chosen. Dashed hypotheses were dropped: choose one to read why. ■ marks an end."),
+    h("div", { class: "controls" }, control), counter, place, details);
 }
 
 function drawTree(beam, byId, until, onBest, chosen, choose) {
@@ -86,17 +88,17 @@ function describe(hypotheses, source) {
   return [h("h3", {}, "This hypothesis"), h("p", { class: "result", dir: "auto" }, hypotheses.map((one) => [tokenName(one.token), " "])),
     h("p", {}, `Sum of log probabilities ${format(last.sum)}, score ${format(last.score)}. `,
       last.kept ? (last.finished ? "It ended here." : "It was kept.") : ["Dropped: ", h("b", {}, last.reason ?? "no reason given"), "."]),
-    last.attention ? h("p", {}, "Writing ", tokenName(last.token), ", it looked most at ", largest(last.attention, 3).map((n, at) => [at ? ", " : null, tokenName(source.pieces[n]), ` (${format(last.attention[n])})`]), ".") : null];
+    last.attention ? h("p", {}, "Writing ", tokenName(last.token), ", it looked most at ", largest(last.attention, 3).map((n, at) => [at ? ", " : null, tokenAt(source, n), ` (${format(last.attention[n])})`]), ".") : null];
 }
 
 function considered(now, path) {
   return [table("What this step considered", ["text", "score", ""], now.map((one) => [
-    h("span", { dir: "auto" }, textOf(path(one.id))), format(one.score), one.kept ? (one.finished ? "finished" : "kept") : `dropped: ${one.reason ?? ""}`]), { numeric: [1] })];
+    h("span", { class: "long", dir: "auto" }, textOf(path(one.id))), format(one.score), one.kept ? (one.finished ? "finished" : "kept") : `dropped: ${one.reason ?? ""}`]), { numeric: [1] })];
 }
 
 function finals(beam, path) {
   if (!beam.final.length) return null;
-  return [h("h3", {}, "At the end"), table("Texts that were left, best first", ["", "text", "score"], beam.final.map((id, n) => {
+  return [table("Finished texts, best first: the first one is the output", ["", "text", "score"], beam.final.map((id, n) => {
     const hypotheses = path(id);
     return [n + 1, h("span", { dir: "auto" }, textOf(hypotheses)), hypotheses.length ? format(hypotheses[hypotheses.length - 1].score) : ""];
   }), { numeric: [0, 2] })];

@@ -12,7 +12,8 @@ const sup = (a, b) => m("msup", {}, a, b);
 const frac = (a, b) => m("mfrac", {}, a, b);
 const root = (a) => m("msqrt", {}, a);
 const call = (name, ...parts) => row(word(name), o("("), ...parts, o(")"));
-const sum = (under) => m("munder", {}, o("∑"), under);
+const under = (name, below) => m("munder", {}, word(name), below);
+const sum = (below) => m("munder", {}, o("∑"), below);
 
 const FORMULAS = {
   flow: () => [
@@ -54,6 +55,15 @@ const FORMULAS = {
   why: () => [
     row(word("gradient × input: "), sub(i("a"), i("i")), o("="), sub(i("x"), i("i")), o("·"), frac(row(o("∂"), i("y")), row(o("∂"), sub(i("x"), i("i"))))),
     row(word("integrated gradients: "), sub(i("a"), i("i")), o("="), sub(i("x"), i("i")), o("·"), m("msubsup", {}, o("∫"), n("0"), n("1")), frac(row(o("∂"), call("y", i("α"), i("x"))), row(o("∂"), sub(i("x"), i("i")))), i("d"), i("α")),
+    row(word("ablation: change"), o("="), call("loss", word("without the part")), o("−"), word("loss")),
+  ],
+  tokenization: () => [
+    row(word("byte pairs: join "), under("argmin", row(i("a"), o(","), i("b"))), call("rank", i("a"), o(","), i("b")), word(", until no pair has a rank")),
+    row(word("unigram: "), under("argmax", word("cuts")), sum(i("t")), word("log "), call("p", sub(word("token"), i("t")))),
+  ],
+  health: () => [
+    row(sum(i("j")), sub(i("w"), row(i("i"), i("j"))), o("="), n("1"), o(","), sub(i("w"), row(i("i"), i("j"))), o("="), n("0"), word(" for a future or padded token "), i("j")),
+    row(word("scale"), o("="), frac(n("1"), root(sub(i("d"), i("k")))), o(","), row(o("∂"), word("loss"), o("/"), o("∂"), i("θ")), o("≠"), n("0"), word(" for every parameter "), i("θ")),
   ],
   learning: () => [row(word("loss"), o("="), o("−"), frac(n("1"), i("N")), sum(i("t")), word("log "), call("p", sub(i("y"), i("t"))))],
 };

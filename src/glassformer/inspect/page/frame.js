@@ -30,7 +30,8 @@ export function missing(text) {
 
 function excerptDetails(one) {
   return h("details", { class: "code" },
-    h("summary", {}, "Code: ", h("code", {}, `${one.name}`), ` in ${one.file}, line ${one.line}`),
+    h("summary", {}, "Code: ", h("code", {}, one.name)),
+    h("p", { class: "note" }, `${one.file}, line ${one.line}`),
     h("pre", { tabindex: 0, "aria-label": `Source code of ${one.name}` }, h("code", {}, one.code)));
 }
 

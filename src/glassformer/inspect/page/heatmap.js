@@ -1,8 +1,8 @@
 /* A heat map on a canvas: of any size, with zoom, keyboard, a spoken cell, and labels only where there is room. */
 
-import { announce, h } from "./dom.js";
+import { announce, h, refill } from "./dom.js";
 import { diverging, heat, palette, readable, css } from "./colors.js";
-import { clamp } from "./numbers.js";
+import { clamp, format } from "./numbers.js";
 import { heatmapSvg } from "./heatmap_svg.js";
 
 const LARGEST_CELL = 46;
@@ -20,29 +20,37 @@ export function createHeatmap(map, { onpick = () => {}, onpoint = () => {}, tall
   const tools = h("div", { class: "zoom", role: "group", "aria-label": "Zoom" },
     zoomButton("−", "Zoom out", () => zoomBy(1 / 1.5)), zoomButton("+", "Zoom in", () => zoomBy(1.5)),
     zoomButton("fit", "Show the whole map", () => zoomTo(1)));
-  const node = h("div", { class: "heatmap" }, canvas, tools);
-  const view = { zoom: 1, x: 0, y: 0, cell: 1, aspect: 1, left: 0, top: 0, width: 0, height: 0 };
+  const legend = h("div", { class: "legend" });
+  const node = h("div", { class: "heatmap" }, canvas, h("div", { class: "map-foot" }, legend, tools));
+  const view = { zoom: 1, x: 0, y: 0, cell: 1, unit: 1, aspect: 1, left: 0, top: 0, width: 0, height: 0 };
   let cursor = { r: 0, c: 0, shown: false };
   let image = null;
   let colors = palette();
 
+  /** The font of labels; its size follows that of the page's text. */
+  function font(size) {
+    return `${size * view.unit}px system-ui, sans-serif`;
+  }
+
   function layout() {
     const width = node.clientWidth || 600;
+    const unit = (view.unit = Number.parseFloat(getComputedStyle(document.documentElement).fontSize) / 16 || 1);
+    const [largestCell, highest] = [LARGEST_CELL * unit, tallest * unit];
     const context = canvas.getContext("2d");
-    context.font = "13px system-ui, sans-serif";
+    context.font = font(13);
     const longest = (label, count) => {
       let most = 0;
       for (let n = 0; n < Math.min(count, 200); n++) most = Math.max(most, context.measureText(label(n)).width);
       return most;
     };
-    view.left = Math.min(longest(map.rowLabel, map.rows) + 12, width < 500 ? 110 : 190);
-    view.top = Math.min(longest(map.colLabel, map.cols) * 0.8 + 16, 110);
-    const right = Math.min(60, view.top * 0.55);
-    view.cell = clamp(Math.min((width - view.left - right) / map.cols, LARGEST_CELL), 0.2, LARGEST_CELL);
-    if (map.rows * view.cell > tallest) view.cell = Math.min(view.cell, Math.max(tallest / map.rows, 1));
+    view.left = Math.min(longest(map.rowLabel, map.rows) + 12, (width < 500 ? 110 : 190) * unit);
+    view.top = Math.min(longest(map.colLabel, map.cols) * 0.8 + 16, 110 * unit);
+    const right = Math.min(60 * unit, view.top * 0.55);
+    view.cell = clamp(Math.min((width - view.left - right) / map.cols, largestCell), 0.2, largestCell);
+    if (map.rows * view.cell > highest) view.cell = Math.min(view.cell, Math.max(highest / map.rows, 1));
     view.aspect = map.stretch ? clamp((width - view.left - right) / map.cols / view.cell, 1, 12) : 1;
     view.width = width;
-    view.height = Math.min(tallest, map.rows * view.cell) + view.top + 4;
+    view.height = Math.min(highest, map.rows * view.cell) + view.top + 4;
     const density = window.devicePixelRatio || 1;
     canvas.width = Math.round(view.width * density);
     canvas.height = Math.round(view.height * density);
@@ -64,6 +72,13 @@ export function createHeatmap(map, { onpick = () => {}, onpoint = () => {}, tall
         pixels.data.set([red, green, blue, 255], n);
       }
     context.putImageData(pixels, 0, 0);
+    drawLegend();
+  }
+
+  /** What the colors mean: the numbers at the ends of the scale. */
+  function drawLegend() {
+    const ends = map.signed ? [format(-map.max), format(map.max)] : ["0", format(map.max)];
+    refill(legend, ends[0], h("span", { class: map.signed ? "scale signed" : "scale", "aria-hidden": "true" }), ends[1]);
   }
 
   function color(value) {
@@ -88,7 +103,7 @@ export function createHeatmap(map, { onpick = () => {}, onpoint = () => {}, tall
     const [r0, r1] = [Math.floor(view.y / size), Math.min(map.rows, Math.ceil((view.y + high) / size))];
     const [c0, c1] = [Math.floor(view.x / step), Math.min(map.cols, Math.ceil((view.x + wide) / step))];
     if (size >= 12) drawGrid(context, size, step, r0, r1, c0, c1);
-    if (size >= 20 && step >= 42) drawNumbers(context, size, step, r0, r1, c0, c1);
+    if (size >= 20 * view.unit && step >= 42 * view.unit) drawNumbers(context, size, step, r0, r1, c0, c1);
     if (cursor.shown) drawCursor(context, size, step);
     context.restore();
     drawLabels(context, size, step, r0, r1, c0, c1);
@@ -111,14 +126,15 @@ export function createHeatmap(map, { onpick = () => {}, onpoint = () => {}, tall
   }
 
   function drawNumbers(context, size, step, r0, r1, c0, c1) {
-    context.font = "12px system-ui, sans-serif";
+    context.font = font(12);
     context.textAlign = "center";
     context.textBaseline = "middle";
+    const digits = map.max >= 0.095 ? 2 : map.max >= 0.0095 ? 3 : 4;
     for (let r = r0; r < r1; r++)
       for (let c = c0; c < c1; c++) {
         context.fillStyle = css(readable(color(map.value(r, c))));
         const [x, y] = [view.left + (c + 0.5) * step - view.x, view.top + (r + 0.5) * size - view.y];
-        context.fillText(map.value(r, c).toFixed(2), x, y);
+        context.fillText(map.value(r, c).toFixed(digits).replace(/^-(?=0\.0+$)/, "").replace("-", "−"), x, y);
       }
   }
 
@@ -133,7 +149,7 @@ export function createHeatmap(map, { onpick = () => {}, onpoint = () => {}, tall
 
   function drawLabels(context, size, step, r0, r1, c0, c1) {
     const every = (room) => Math.max(1, Math.ceil(SMALLEST_LABELED / room) * (room < SMALLEST_LABELED ? 2 : 1));
-    context.font = `${clamp(size * 0.7, 10, 13)}px system-ui, sans-serif`;
+    context.font = font(clamp((size / view.unit) * 0.7, 10, 13));
     context.textBaseline = "middle";
     context.textAlign = "right";
     const shown = (n, room, chosen) => n % every(room) === 0 || chosen;

@@ -33,9 +33,15 @@ export async function askExplanation(model, text, options, signal) {
   return checked(await fetch(`v1/explain/${encodeURIComponent(model)}`, { method: "POST", headers: headers(), body, signal }));
 }
 
+/** Ask for one exact row of an attention map. */
+export async function askRow(model, body) {
+  const address = `v1/attention/${encodeURIComponent(model)}`;
+  return checked(await fetch(address, { method: "POST", headers: headers(), body: JSON.stringify(body) }));
+}
+
 /**
  * The form of the live page. `show(explanation)` draws one; `state` keeps model, text and switched-off parts.
- * Returns { node, ask(changes), ablate(name), options }.
+ * Returns { node, ask(changes), ablate(name), options, row(body) }.
  */
 export function createLive(models, state, show) {
   const model = h("select", { id: "model", "aria-label": "Model" }, models.map((name) => h("option", { value: name }, name)));
@@ -105,7 +111,7 @@ export function createLive(models, state, show) {
     ask();
   });
   model.addEventListener("change", () => ask({ off: "" }));
-  return { node: h("div", {}, form, settings, message, off), ask, ablate, options };
+  return { node: h("div", {}, form, settings, message, off), ask, ablate, options, row: (body) => askRow(model.value, body) };
 }
 
 function headers() {

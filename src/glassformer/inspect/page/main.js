@@ -32,7 +32,7 @@ const VERSION = 1;
 
 const excerpts = JSON.parse(document.getElementById("excerpts").textContent);
 const state = createState(() => draw());
-let data = JSON.parse(document.getElementById("explanation").textContent);
+let data = null;
 let live = null;
 
 function chosenView() {
@@ -54,13 +54,14 @@ function drawHeader() {
 /** Questions that a reader may have first, as links. */
 function questions() {
   const all = [
-    ["Where did it look?", { view: "attention" }], ["Why this result?", { view: "why" }],
-    data.beam ? ["What else did the beam consider?", { view: "next" }] : data.next ? ["What else was likely?", { view: "next" }] : null,
-    ["What if a head were missing?", { view: "why" }],
+    ["Where did it look?", "attention"], ["Why this result?", "why"],
+    data.beam ? ["What else did the beam consider?", "next", "beam"] : data.next ? ["What else was likely?", "next"] : null,
+    ["What if a head were missing?", "why", "ablation"],
   ];
-  return h("p", { class: "questions" }, all.filter(Boolean).map(([text, changes]) => h("a", { href: `#view=${changes.view}`, onclick: (event) => {
+  return h("p", { class: "questions" }, all.filter(Boolean).map(([text, view, part]) => h("a", { href: `#view=${view}`, onclick: (event) => {
     event.preventDefault();
-    go(changes);
+    go({ view });
+    document.getElementById(part)?.scrollIntoView();
   } }, text)));
 }
 
@@ -114,8 +115,17 @@ async function start() {
     event.preventDefault();
     document.getElementById("main").focus();
   });
+  data = await embedded();
   draw();
   if (!data) await goLive();
+}
+
+/** The explanation that is a part of the page, in base64 of zlib's format; null if there is none. */
+async function embedded() {
+  const text = document.getElementById("explanation").textContent;
+  if (!text) return null;
+  const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).json();
 }
 
 async function goLive() {

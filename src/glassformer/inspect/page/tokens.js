@@ -29,6 +29,13 @@ export function tokenName(text) {
   return h("b", { class: "token-name", dir: "auto" }, plain(text));
 }
 
+/** A token of a text in running text, with its place if the text has the same token elsewhere. */
+export function tokenAt(tokens, place) {
+  const piece = tokens.pieces[place];
+  const isRepeated = tokens.pieces.indexOf(piece) !== tokens.pieces.lastIndexOf(piece);
+  return [tokenName(piece), isRepeated ? h("sub", { class: "place", title: `place ${place}` }, String(place)) : null];
+}
+
 /** A token with its spaces, where tokens must be told apart. */
 export function exactToken(text) {
   return h("b", { class: "token-name", dir: "auto" }, visible(text));

@@ -5,11 +5,14 @@ import { attentionGroups, headName, placeLabel, rolloutOf, usualGroup, weightsOf
 import { attentionLines } from "./attention_lines.js";
 import { choose, missing } from "./frame.js";
 import { createHeatmap } from "./heatmap.js";
+import { exactRows } from "./exact_rows.js";
 import { format, largest } from "./numbers.js";
 import { thumbnails } from "./thumbnails.js";
-import { plain, tokenName, tokenStrip } from "./tokens.js";
+import { plain, tokenAt, tokenName, tokenStrip } from "./tokens.js";
+import { withoutHead } from "./without_part.js";
 
 const MOST_STRIP = 400;
+const MANY = 30;
 
 /** Build the view. */
 export function attentionView(context) {
@@ -26,6 +29,7 @@ export function attentionView(context) {
   const picture = h("div", { class: "picture" });
   const reading = h("div", { class: "reading", "aria-live": "off" });
   const strip = h("div");
+  const exact = exactRows(context);
   let map = null;
   let heatmap = null;
   let drawing = null;
@@ -71,7 +75,7 @@ export function attentionView(context) {
       drawing = null;
       if (!heatmap) {
         heatmap = createHeatmap(map, { onpick: (r, c) => change({ query: r, key: c }), onpoint: (r) => read(chosen, r) });
-        refill(picture, heatmap.node, h("p", { class: "hint" }, "Drag to move and Ctrl + wheel to zoom once zoomed in."));
+        refill(picture, heatmap.node, map.rows > MANY ? h("p", { class: "hint" }, "Ctrl + wheel or the buttons zoom; drag to move a map that is zoomed in.") : null);
       }
       requestAnimationFrame(() => {
         heatmap?.update(map);
@@ -103,14 +107,18 @@ export function attentionView(context) {
 
   function stripOf(query) {
     if (map.pooled > 1)
-      return h("p", { class: "message" }, `This input is long: each cell is the largest weight of ${map.pooled} × ${map.pooled} tokens.`);
+      return h("p", { class: "message" }, `This input is long, so the map is pooled: each cell is the largest weight of ${map.pooled} × ${map.pooled} tokens. `,
+        context.live ? "Point at a row: the model then computes the exact row of one of its tokens." : null);
     if (map.rows > MOST_STRIP) return null;
     const { group } = selection();
     const written = map.queries.pieces.map((_, n) => writtenAt(data, group, n));
     const writes = written.some((piece) => piece !== null);
     const tokens = writes ? { pieces: written.map((piece) => piece ?? "…"), special: written.map((piece) => piece === null) } : map.queries;
     return [h("h3", {}, writes ? "Choose the word that was written" : "Choose the token that looks"), tokenStrip({
-      tokens, label: writes ? "Words that were written" : "Tokens that look", pressed: query, onchoose: (n) => change({ query: n, key: "" }),
+      tokens, label: writes ? "Words that were written" : "Tokens that look", pressed: query, onchoose: (n) => {
+        change({ query: n, key: "" });
+        strip.querySelector(`[data-place="${n}"]`)?.focus();
+      },
       onhover: (n) => read(selection(), n),
     })];
   }
@@ -119,10 +127,10 @@ export function attentionView(context) {
     const weights = map.row(row);
     const top = largest(weights, 8).filter((n, at) => at === 0 || weights[n] >= 0.00005);
     const written = map.pooled === 1 ? writtenAt(data, group, row) : null;
-    const name = (n) => (map.pooled === 1 ? tokenName(map.keys.pieces[n]) : h("b", {}, map.colLabel(n)));
+    const name = (n) => (map.pooled === 1 ? tokenAt(map.keys, n) : h("b", {}, map.colLabel(n)));
     const sentence = h("p", { class: "sentence" },
-      written === null ? [map.pooled === 1 ? tokenName(map.queries.pieces[row]) : h("b", {}, map.rowLabel(row)), " looks most at "]
-        : ["To write ", tokenName(written), " after ", tokenName(map.queries.pieces[row]), ", the model looked most at "],
+      written === null ? [map.pooled === 1 ? tokenAt(map.queries, row) : h("b", {}, map.rowLabel(row)), " looks most at "]
+        : ["To write ", tokenName(written), " after ", tokenAt(map.queries, row), ", the model looked most at "],
       name(top[0]), ` (${format(weights[top[0]])})`, top.length > 1 ? [", then at ", name(top[1]), ` (${format(weights[top[1]])})`] : null, ".");
     const sum = map.pooled === 1 ? weights.reduce((a, b) => a + b, 0) : null;
     refill(reading, sentence,
@@ -131,6 +139,7 @@ export function attentionView(context) {
         h("span", { class: "bar-value" }, format(weights[n]))))),
       layer !== "rollout" && (head === "mean" || head === "max" || map.pooled > 1) ? null : h("p", { class: "note" }, sum === null ? null : `The row sums to ${sum.toFixed(3)}.`),
       headFacts(group, layer, head, row));
+    exact.show({ group, layer, head }, map, row);
   }
 
   function headFacts(group, layer, head, row) {
@@ -142,8 +151,7 @@ export function attentionView(context) {
     const without = data.ablation?.find((one) => one.name === name);
     return h("div", { class: "head-facts" },
       kind ? h("p", {}, "Measured kind of this head: ", h("b", {}, kind.kind), ` (score ${format(kind.score)}).`) : null,
-      without ? h("p", {}, data.output.labels ? "Without this head the result is " : "Without this head the likeliest tokens along the same text are ", h("q", { dir: "auto" }, without.output),
-        typeof without.loss === "number" ? `; its loss is then ${format(without.loss)} (change ${format(without.change)}).` : ".") : null,
+      without ? withoutHead(data, without) : null,
       group.maps[layer].q ? h("a", { class: "go", href: "#", onclick: (event) => {
         event.preventDefault();
         context.go({ view: "head", attention: group.id, layer, head, query: row });
@@ -152,7 +160,7 @@ export function attentionView(context) {
   }
 
   update();
-  const node = h("div", {}, controls, h("div", { class: "split" }, picture, h("div", { class: "side" }, reading)), strip, small);
+  const node = h("div", {}, strip, controls, h("div", { class: "split" }, picture, h("div", { class: "side" }, reading, exact.node)), small);
   return {
     ...base, node, svg: () => drawing ?? heatmap?.svg(),
     numbers: () => ({ name: map.name, rows: map.rows, columns: map.cols, weights: Array.from({ length: map.rows }, (_, r) => [...map.row(r)]) }),

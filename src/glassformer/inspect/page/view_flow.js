@@ -102,7 +102,7 @@ function drawFlow(data, open, chosen, narrow, pick) {
   const tall = (blocks) => blocks.length * (BLOCK.height + BLOCK.gap) + 60;
   const height = narrow ? columns.reduce((sum, one) => sum + tall(one.blocks), 0) : Math.max(...columns.map((one) => tall(one.blocks)));
   const width = narrow ? COLUMN : COLUMN * columns.length;
-  const svg = s("svg", { viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": `Drawing of ${data.model.name}`, style: { "max-width": `${width * 1.15}px` } });
+  const svg = s("svg", { viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": `Drawing of ${data.model.name}`, style: { "max-width": `${width / 14}rem` } });
   svg.append(s("defs", {}, s("marker", { id: "arrow", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 7, markerHeight: 7, orient: "auto" }, s("path", { class: "arrow-head", d: "M0,0 L8,4 L0,8 z" }))));
   let bottom = height;
   const places = {};

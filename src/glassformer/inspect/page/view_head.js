@@ -5,7 +5,7 @@ import { attentionGroups, usualGroup } from "./attention_maps.js";
 import { choose, missing, table } from "./frame.js";
 import { headRow } from "./head_arithmetic.js";
 import { format, largest } from "./numbers.js";
-import { tokenName, tokenStrip } from "./tokens.js";
+import { tokenAt, tokenStrip } from "./tokens.js";
 
 /** Build the view. */
 export function headView(context) {
@@ -75,7 +75,7 @@ function product(row, query, key, place, attention) {
 function scores(row, keys, place, attention) {
   const head = ["token", "scale × q·k", ...(row.hasBias ? ["bias"] : []), "score", "exp(score − largest)", "weight", "recorded"];
   const rows = row.keys.map((one, n) => [
-    n === place ? h("mark", {}, tokenName(keys.pieces[n])) : tokenName(keys.pieces[n]), format(one.scaled), ...(row.hasBias ? [format(one.bias)] : []),
+    n === place ? h("mark", {}, tokenAt(keys, n)) : h("span", {}, tokenAt(keys, n)), format(one.scaled), ...(row.hasBias ? [format(one.bias)] : []),
     one.allowed ? format(one.score) : "masked", format(one.exp), h("b", {}, format(one.weight)), format(one.recorded)]);
   const worst = Math.max(...row.keys.map((one) => Math.abs(one.weight - one.recorded)));
   return [
@@ -94,7 +94,7 @@ function values(row, keys) {
   return [
     h("h3", {}, "4. Take the values with these weights"),
     table(`The head's output: the weighted sum of all values. The ${best.length} largest parts are shown`, head, [
-      ...best.map((n) => [[format(row.keys[n].weight), " × v of ", tokenName(keys.pieces[n])], ...cells(row.keys[n].v)]),
+      ...best.map((n) => [[format(row.keys[n].weight), " × v of ", tokenAt(keys, n)], ...cells(row.keys[n].v)]),
       [h("b", {}, "output"), ...cells(row.output).map((value) => h("b", {}, value))],
     ], { numeric: head.map((_, n) => n).slice(1) }),
     h("p", { class: "note" }, "The outputs of all heads are put side by side and multiplied by one more matrix; the result is added to the token's vector."),

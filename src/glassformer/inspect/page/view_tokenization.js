@@ -17,7 +17,7 @@ export function tokenizationView(context) {
     h("h3", {}, `${title}: ${grouped(tokens.pieces.length)} tokens`), ribbon(tokens), idTable(title, tokens)]),
     cut?.merges?.length ? merges(cut, state) : null);
   return {
-    id: "tokenization", title: "Tokenization: how the text was cut", node, code: ["tokenization"],
+    id: "tokenization", title: "Tokenization: how the text was cut", node, formulaName: "tokenization", code: ["tokenization"],
     intro: `The model does not read letters but tokens: pieces of text that have a number in its vocabulary of ${grouped(data.model.vocabulary)}. ` +
       `This tokenizer is of the kind ${cut?.kind ?? "unknown"}; marks such as ␣ stand for spaces, and tokens in italics were added around the text.`,
     numbers: () => ({ tokenization: cut, text: data.text }),

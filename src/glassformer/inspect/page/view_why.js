@@ -4,7 +4,8 @@ import { h, refill } from "./dom.js";
 import { choose, missing, table } from "./frame.js";
 import { createHeatmap } from "./heatmap.js";
 import { format, largest } from "./numbers.js";
-import { plain, tokenName } from "./tokens.js";
+import { plain, tokenAt, tokenName } from "./tokens.js";
+import { answer } from "./without_part.js";
 
 const MOST = 40;
 
@@ -50,11 +51,12 @@ function attribution({ data, state, live }) {
 function agreement(one, data) {
   const tops = one.methods.map((method) => {
     const scores = sides(method, data)[0]?.scores.map(Math.abs) ?? [];
-    return sides(method, data)[0]?.tokens.pieces[largest(scores, 1)[0]];
-  }).filter((piece) => piece !== undefined);
+    return largest(scores, 1)[0];
+  }).filter((place) => place !== undefined);
   const distinct = [...new Set(tops)];
   if (!tops.length) return null;
-  return distinct.length === 1 ? ["Among the input tokens, all methods name ", tokenName(distinct[0]), " first."] : ["The methods differ: among the input tokens they name ", distinct.map((piece, n) => [n ? ", " : null, tokenName(piece)]), " first."];
+  const { tokens } = sides(one.methods[0], data)[0];
+  return distinct.length === 1 ? ["Among the input tokens, all methods name ", tokenAt(tokens, distinct[0]), " first."] : ["The methods differ: among the input tokens they name ", distinct.map((place, n) => [n ? ", " : null, tokenAt(tokens, place)]), " first."];
 }
 
 function sides(method, data) {
@@ -73,7 +75,7 @@ function methodBars(method, { target_position: place }, data) {
     cutSides(method, place, data).map(({ side, scores, tokens, most }, _, both) => {
       const shown = scores.length > MOST ? largest(scores.map(Math.abs), MOST).sort((a, b) => a - b) : scores.map((_, n) => n);
       return [both.length > 1 ? h("p", { class: "note" }, side === "target" ? "What was written before:" : "The input:") : null,
-        h("ol", { class: "bars" }, shown.map((n) => h("li", {}, h("span", { class: "bar-name" }, tokenName(tokens.pieces[n])),
+        h("ol", { class: "bars" }, shown.map((n) => h("li", {}, h("span", { class: "bar-name" }, tokenAt(tokens, n)),
           h("span", { class: "bar-track", "aria-hidden": "true" }, h("span", { class: scores[n] < 0 ? "bar-fill minus" : "bar-fill", style: { "--share": Math.abs(scores[n]) / most } })),
           h("span", { class: "bar-value" }, format(scores[n])))))];
     }));
@@ -84,18 +86,24 @@ function ablation(context) {
   const rows = data.ablation ?? [];
   if (!rows.length && !live) return null;
   const heads = rows.filter((one) => /\.head\.\d+$/.test(one.name));
-  const original = data.baseline?.output?.text ?? data.output.text;
   const order = largest(rows.map((one) => Math.abs(one.change ?? 0)), 30).map((n) => rows[n]);
-  return h("section", {}, h("h3", {}, "Ablation: what happens without a part"),
-    h("p", { class: "note" }, "Each part was switched off alone while the model read the same text; the output is what it would predict at each place. ",
-      "The change is the loss without the part minus the loss with it: positive means that the part helped. ",
-      live ? "The buttons switch a part off for the whole page." : "On a live page the model writes its text anew without the parts that are off."),
+  return h("section", { id: "ablation" }, h("h3", {}, "Ablation: what happens without a part"),
+    h("p", { class: "note" }, "Each head was switched off alone while the model read the same text. ",
+      "The change is the loss without the head minus the loss with it: positive means that the head helped. ",
+      rows.some((one) => one.written !== undefined) ? "Without the heads that matter most, the model wrote its text anew. " : null,
+      live ? "The buttons switch a part off for the whole page." : "On a live page any part can be switched off."),
     live ? parts(context) : null,
     heads.length ? headMap(heads) : null,
     rows.length ? table(`The ${order.length} parts whose absence changes the loss most`, ["without", "output", "loss", "change", ...(live ? ["switch"] : [])], order.map((one) => [
-      h("code", {}, one.name), one.output === original ? h("span", { class: "note" }, "the same") : h("q", { dir: "auto" }, one.output), format(one.loss), h("b", {}, format(one.change)),
+      h("code", {}, one.name), without(one, data), format(one.loss), h("b", {}, format(one.change)),
       ...(live ? [h("button", { type: "button", class: "small", onclick: () => live.ablate(one.name) }, "off / on")] : []),
     ]), { numeric: [2, 3] }) : null);
+}
+
+/** What the model writes without a head, or would predict at each place of the original text. */
+function without(one, data) {
+  if (one.written !== undefined) return ["writes ", answer(one.written, data)];
+  return data.output.labels || !one.output ? answer(one.output, data) : ["predicts ", answer(one.output, data)];
 }
 
 /** Larger parts that the live page can switch off: layers, sub-layers, positions. */
