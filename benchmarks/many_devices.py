@@ -3,6 +3,7 @@
     python benchmarks/many_devices.py cpu [--rounds 3]     2 processes on 2 cores against 1 process on 1 core
     python benchmarks/many_devices.py gpu [--tiny]         FSDP2 of one process against plain training, both compiled
     python benchmarks/many_devices.py offload [--tiny]     a Llama of 3 billion parameters, with and without offload
+    python benchmarks/many_devices.py load                 memory of 2 processes that load and shard a model
 
 A measurement makes updates of the `Trainer`, as `glassformer train` does, on random tokens. On a CPU the fastest update
 counts, because other programs disturb the slower ones; on a GPU the median. `--tiny` tries the program on any machine.
@@ -11,9 +12,11 @@ counts, because other programs disturb the slower ones; on a GPU the median. `--
 import argparse
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,13 +25,18 @@ from typing import Any
 
 import torch
 
+from glassformer.checkpoint import load_model
+from glassformer.checkpoint.hf.folder import save_hf_folder
 from glassformer.data.batching.labeled_batches import IGNORED
 from glassformer.data.batching.packed_windows import PackedBatch
-from glassformer.models import ModelConfig, preset
+from glassformer.models import ModelConfig, build_model, preset
 from glassformer.models.factory import build_on_meta
+from glassformer.pipelines.load import load
+from glassformer.text import Tokenizer, TokenizerConfig
 from glassformer.training.fused_loss import token_loss
 from glassformer.training.parallel import Parallel
-from glassformer.training.processes import joined
+from glassformer.training.processes import Processes, joined
+from glassformer.training.resident_memory import resident
 from glassformer.training.train_config import TrainConfig
 from glassformer.training.trainer import Trainer
 
@@ -74,13 +82,16 @@ def make_trainer(shape: ModelConfig, train: TrainConfig, rows: int, length: int,
     )
 
 
-def seconds_of(trainer: Trainer[Any], updates: int) -> list[float]:
-    """Return the seconds of each of some updates."""
+def seconds_of(trainer: Trainer[Any], updates: int, *, apart: bool = False) -> list[float]:
+    """Return the seconds of each of some updates. In training, one is started before the numbers of the last are read.
+
+    With `apart` each one waits for a GPU to end the last one.
+    """
     found = []
     for _ in range(updates):
         began = time.perf_counter()
         trainer._update()
-        if trainer.device.type == "cuda":
+        if apart and trainer.device.type == "cuda":
             torch.cuda.synchronize()
         found.append(time.perf_counter() - began)
     return found
@@ -138,12 +149,16 @@ def measure_gpu(tiny: bool) -> None:
             trainer = make_trainer(preset("llama", **size), config, rows, length, Parallel(config, processes))
             trainer.setup.set_compiled(True)
             trainer.gradients = trainer.setup.gradients()
-            seconds = seconds_of(trainer, 3 if tiny else 33)[-30:]
-        medians[layout] = statistics.median(seconds)
-        print(f"{layout or 'plain':8} {1e3 * medians[layout]:7.1f} ms an update, {spread(seconds)}", flush=True)
+            seconds_of(trainer, 3)
+            count = 3 if tiny else 30
+            seconds, waiting = seconds_of(trainer, count), seconds_of(trainer, count, apart=True)
+        medians[layout] = statistics.median(seconds), statistics.median(waiting)
+        one, other = (1e3 * median for median in medians[layout])
+        print(f"{layout or 'plain':8} {one:7.1f} ms an update, {spread(seconds)}; apart {other:.1f}", flush=True)
         del trainer
         torch._dynamo.reset()
-    print(f"FSDP2 takes {medians['shard=1'] / medians['']:.3f} times as long")
+    ratios = [after / before for before, after in zip(medians[""], medians["shard=1"], strict=True)]
+    print(f"FSDP2 takes {ratios[0]:.3f} times as long, and {ratios[1]:.3f} times if each update waits for the last one")
 
 
 def spread(seconds: list[float]) -> str:
@@ -183,7 +198,7 @@ def offload_worker(kind: str, tiny: bool) -> None:
             torch.cuda.reset_peak_memory_stats()
         losses: list[float] = []
         trainer.on_update = lambda update: losses.append(update.loss)
-        seconds = seconds_of(trainer, 3)
+        seconds = seconds_of(trainer, 3, apart=True)
         peak = 1 if tiny else torch.cuda.max_memory_allocated()
     print(
         f"{kind:7} {parameters / 1e9:.2f} billion parameters, peak {peak / 2**30:5.1f} GiB, "
@@ -191,17 +206,80 @@ def offload_worker(kind: str, tiny: bool) -> None:
     )
 
 
+def measure_load() -> None:
+    """Print how much memory each of two processes takes at most to load a divided model, and to shard one."""
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer = Tokenizer.train(["what color is it? it is red. the old cat"], 300, TokenizerConfig())
+        size = {"d_model": 1024, "n_heads": 8, "n_kv_heads": 8, "d_ff": 2816, "n_decoder_layers": 8}
+        model = build_model(preset("llama", vocab_size=tokenizer.vocab_size, max_len=64, **size))
+        save_hf_folder(Path(folder) / "model", model, texts={"tokenizer.json": tokenizer.to_json()})
+        print(f"model of {sum(parameter.nbytes for parameter in model.parameters()) / 1e6:.0f} MB in float32")
+        del model
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+        for what in ("load-worker", "shard-worker"):
+            command = [*torchrun, __file__, what, "--folder", str(Path(folder) / "model")]
+            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+            result = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+            print(result.stdout.strip())
+
+
+def load_worker(folder: Path) -> None:
+    """Load a divided model, and print how far the memory of this process rose, and what it has afterwards."""
+    with joined("cpu") as processes:
+        before = settled_memory()
+        pipeline = load(folder, device="cpu", parallel=f"tensor={processes.size}")
+        print_memory("load", processes, before)
+        assert pipeline.model.config.n_heads == 8 // processes.size
+
+
+def shard_worker(folder: Path) -> None:
+    """Shard a model that is in memory for training, and print how far the memory of this process rose."""
+    with joined("cpu") as processes:
+        before = settled_memory()
+        config = replace(TRAIN, parallel=f"shard={processes.size}")
+        parallel = Parallel(config, processes)
+        model = load_model(folder)
+        trained = parallel.apply(model, torch.device("cpu"))
+        parallel.wrap(trained, lambda batch: torch.zeros(()), config, "fp32", None)
+        print_memory("shard", processes, before)
+
+
+def settled_memory() -> int:
+    """Return the resident memory of this process, after the modules that the workers need were imported."""
+    import torch.distributed.fsdp
+    import torch.distributed.tensor.parallel  # noqa: F401
+
+    return resident() or 0
+
+
+def print_memory(what: str, processes: Processes, before: int) -> None:
+    """Print the growth of resident memory of all processes since it was `before`, in MB: at most, and now."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    found = processes.gather((peak - before, settled_memory() - before))
+    if processes.is_leader:
+        told = ", ".join(f"at most {most / 1e6:.0f} MB, then {now / 1e6:.0f} MB" for most, now in found)
+        print(f"{what}: {told}")
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("cpu", "cpu-worker", "gpu", "offload", "offload-worker"))
+    kinds = ("cpu", "cpu-worker", "gpu", "offload", "offload-worker", "load", "load-worker", "shard-worker")
+    parser.add_argument("what", choices=kinds)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--kind", choices=("on-gpu", "offload"), default="on-gpu", help="of offload-worker")
+    parser.add_argument("--folder", type=Path, help="of load-worker and shard-worker")
     options = parser.parse_args()
     if options.what == "cpu":
         measure_cpu(options.rounds)
     elif options.what == "cpu-worker":
         cpu_worker()
+    elif options.what == "load":
+        measure_load()
+    elif options.what == "load-worker":
+        load_worker(options.folder)
+    elif options.what == "shard-worker":
+        shard_worker(options.folder)
     elif options.what == "gpu":
         measure_gpu(options.tiny)
     elif options.what == "offload":

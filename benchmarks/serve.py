@@ -269,7 +269,7 @@ def main() -> None:
             "`generate` in one batch": partial(run_offline, pipeline),
         }
         for measure in alone.values():
-            measure(max(options.clients), 1, 8)
+            measure(max(options.clients), 1, options.tokens)
     found: dict[tuple[int, str], list[Load]] = {}
     with ExitStack() as stack:
         models = dict(item.split("=", 1) for item in options.peer_model)
@@ -278,7 +278,7 @@ def main() -> None:
             for name, command in commands.items()
         ]
         for server in servers:  # so that none is measured while it is being prepared
-            asyncio.run(run_clients(server, max(options.clients), 1, 8))
+            asyncio.run(run_clients(server, max(options.clients), 1, options.tokens))
         for number in range(options.rounds):
             for n_clients in options.clients:
                 sizes = n_clients, options.requests, options.tokens

@@ -31,6 +31,16 @@ def test_pieces_of_arbitrary_tokens_join_to_their_text(ids):
     assert "".join([*(stream.push(token) for token in ids), stream.finish()]) == TOKENIZER.decode(ids)
 
 
+@given(groups=st.lists(st.lists(st.integers(4, TOKENIZER.vocab_size - 1), max_size=6), max_size=8))
+def test_tokens_that_are_added_together_give_the_same_text_as_one_by_one(groups):
+    together, alone = TextStream(TOKENIZER), TextStream(TOKENIZER)
+    for group in groups:
+        whole = together.push(*group)
+        assert whole == "".join(map(alone.push, group))
+        assert not whole.endswith("\N{REPLACEMENT CHARACTER}")
+    assert together.finish() == alone.finish()
+
+
 @given(
     text=st.text(alphabet="abc ö", max_size=30),
     stops=st.lists(st.text(alphabet="abc ö", min_size=1, max_size=4), min_size=1, max_size=3),

@@ -8,7 +8,14 @@ import pytest
 from glassformer.models import ModelConfig, preset
 from glassformer.models.cluster_plan import MACHINES
 from glassformer.models.costs import count_parameters, training_flops
-from glassformer.models.training_costs import StepShape, layer_units, step_flops, step_memory, step_seconds
+from glassformer.models.training_costs import (
+    StepShape,
+    layer_units,
+    state_bytes,
+    step_flops,
+    step_memory,
+    step_seconds,
+)
 
 RUNS = json.loads((Path(__file__).parents[2] / "benchmarks" / "measured_runs.json").read_text(encoding="utf-8"))["runs"]
 LLAMA = preset("tiny-llama", d_model=64, d_ff=128, n_decoder_layers=4, vocab_size=1000)
@@ -47,3 +54,12 @@ def test_checkpointing_takes_longer_and_accumulated_updates_less():
     usual = step_seconds(LLAMA, shape, **speed)
     assert step_seconds(LLAMA, shape, checkpointing=True, **speed) > usual
     assert step_seconds(LLAMA, shape, updates=0.5, **speed) < usual
+
+
+def test_states_are_counted_once_for_plans_and_for_the_estimate_of_a_run():
+    assert state_bytes(100) == 1600  # weights, gradients and two moments in float32
+    assert state_bytes(100, 10) == 400 + 40 + 80
+    assert state_bytes(100, 10, moments=7, copy=5) == 400 + 40 + 7 + 5
+    config = preset("tiny-llama")
+    n_parameters = count_parameters(config)
+    assert step_memory(config, StepShape(1, 0, 8)).states == state_bytes(n_parameters, copy=4 * n_parameters)

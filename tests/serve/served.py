@@ -64,8 +64,10 @@ def write_models(folder: Path) -> dict[str, Path]:
 class Served:
     """A server process. `url` is its address, and `log` holds the lines of its stderr so far."""
 
+    launcher = (sys.executable, "-m", "glassformer")
+
     def __init__(self, *arguments: object, **environment: str):
-        command = [sys.executable, "-m", "glassformer", "serve", "--port", "0", "--device", "cpu"]
+        command = [*self.launcher, "serve", "--port", "0", "--device", "cpu"]
         self.process = subprocess.Popen(
             [*command, *map(str, arguments)],
             stdout=subprocess.PIPE,

@@ -10,19 +10,22 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import pytest
 import torch
 
 from glassformer.data.batching.labeled_batches import LabeledBatch
 from glassformer.data.batching.packed_windows import PackedBatch
 from glassformer.data.batching.pair_batches import PairBatch
 from glassformer.decoding import GenerationConfig, generate
+from glassformer.decoding.scoring import score_long_texts, score_texts
 from glassformer.models import ModelConfig, build_model
 from glassformer.pipelines.split_model import split_model
+from glassformer.runtime.shared_work import divide_work, dividing
 from glassformer.tasks.classification import Classification, ClassificationConfig
 from glassformer.tasks.language import Language, LanguageConfig
 from glassformer.tasks.seq2seq_task import pair_loss
 from glassformer.training.parallel import Parallel
-from glassformer.training.processes import joined
+from glassformer.training.processes import SharedError, joined
 from glassformer.training.train_config import TrainConfig
 from glassformer.training.trainer import Trainer
 
@@ -93,9 +96,13 @@ def train(case, processes):
     losses = []
 
     def evaluate():
-        batch = batches[1000]
+        def work(numbers):
+            assert len(numbers) <= -(-3 // processes.size), "the processes do not share the validation"
+            return [make_loss(model)(batches[number]).item() for number in numbers]
+
+        numbers = range(1000, 1003)
         with torch.no_grad():
-            return {"loss": (make_loss(model)(batch) / batch.n_target_tokens).item()}
+            return {"loss": sum(divide_work(numbers, work)) / sum(batches[one].n_target_tokens for one in numbers)}
 
     trainer = Trainer(
         model=model,
@@ -108,6 +115,7 @@ def train(case, processes):
         on_update=lambda update: losses.append(update.loss),
         parallel=Parallel(config, processes),
     )
+    trainer.is_async = case.get("late", False)
     parameters = trainer.run()
     return losses, [one.scores["loss"] for one in trainer.state.evaluations], parameters
 
@@ -122,9 +130,28 @@ def write_texts(processes=None):
     return [one[0].tokens for one in texts]
 
 
+def scored_texts():
+    """Return the scores of one long text and of short ones."""
+    model = build("language").double().eval()
+    rows = [tokens(seed, 60).tolist() for seed in range(3)]
+    long = score_long_texts(model, rows, context=16, stride=8)
+    return torch.tensor([*long, *(number for row in score_texts(model, [row[:9] for row in rows]) for number in row)])
+
+
+def check_shared_work(processes):
+    """The processes score texts as one process does, and an error in one of them reaches all."""
+    alone = scored_texts()
+    with dividing(processes.divide):
+        torch.testing.assert_close(scored_texts(), alone, rtol=1e-6, atol=0)  # log-probabilities are float32
+    assert processes.divide(range(5), lambda part: [processes.rank] * len(part)) == [0, 1, 0, 1, 0]
+    with pytest.raises(SharedError, match="process 1 of 2: ZeroDivisionError"):
+        processes.divide([1, 0], lambda part: [1 // number for number in part])
+
+
 def main(cases, results):
     with joined("cpu") as processes:
         if processes.size == 2:  # the number of key-value heads
+            check_shared_work(processes)
             written = processes.gather(write_texts(processes))
             assert all(texts == write_texts() for texts in written), "a divided model writes other texts"
         for number, case in enumerate(cases):

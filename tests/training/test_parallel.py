@@ -13,8 +13,9 @@ from glassformer.data.batching.labeled_batches import LabeledBatch
 from glassformer.data.batching.noised_batches import MaskedBatch
 from glassformer.data.batching.packed_windows import PackedBatch
 from glassformer.data.batching.preference_batches import PreferenceBatch
+from glassformer.models import build_model, preset
 from glassformer.training.parallel import Layout, Parallel, read_layout, split_layers
-from glassformer.training.processes import Processes, SharedError
+from glassformer.training.processes import Processes, SharedError, joined
 from glassformer.training.train_config import TrainConfig
 from training.launched import difference, run_cases
 from training.parallel_program import Batches, build, train
@@ -85,6 +86,15 @@ def test_one_process_resumes_a_run_of_two(alone, together):
     assert difference(whole, {"losses": losses, "scores": scores, "parameters": parameters}) < 1e-12
 
 
+def test_one_process_with_shards_may_read_its_numbers_late(alone, tmp_path):
+    """As on a GPU, where the optimizer steps before the norm of the gradient is known."""
+    with joined("cpu", is_needed=True) as processes:
+        late = case(tmp_path, "translation", "shard=1", late=True)
+        losses, scores, parameters = train(late, processes)
+    found = {"losses": losses, "scores": scores, "parameters": parameters}
+    assert difference(alone["translation"], found) < 1e-5, "the factor of clipping is a float32"
+
+
 def test_no_file_of_a_checkpoint_is_a_pickle(together):
     files = [path for path in (together.folder / "b").rglob("*") if path.is_file()]
     assert {path.suffix for path in files} == {".json", ".safetensors"}
@@ -122,6 +132,18 @@ def test_dropout_is_reproducible_and_differs_between_parts(tmp_path):
     assert seeds == [0, 1, 2, 3]
     config = TrainConfig(parallel="tensor=2")
     assert [Parallel(config, Processes(rank, 4)).part for rank in range(4)] == [0, 0, 1, 1]
+
+
+def test_a_sharded_copy_takes_over_the_memory_of_the_model():
+    model = build("translation")
+    places = [parameter.data_ptr() for parameter in model.parameters()]
+    with joined("cpu", is_needed=True) as processes:
+        parallel = Parallel(TrainConfig(parallel="shard=1"), processes)
+        trained = parallel.apply(model, torch.device("cpu"))
+        assert [parameter.data_ptr() for parameter in trained.parameters()] == places
+        assert not any(parameter.numel() for parameter in model.parameters())
+        parallel.collect(trained, model)
+        assert all(parameter.numel() for parameter in model.parameters())
 
 
 def test_every_example_of_an_update_is_taken_once():
@@ -210,3 +232,9 @@ def test_layers_that_cannot_be_split_are_named(shape, size, message):
     model = build("translation", **shape)
     with pytest.raises(SharedError, match=re.escape(message)):
         split_layers(model, SimpleNamespace(size=lambda: size))
+
+
+def test_experts_are_not_split():
+    model = build_model(preset("tiny-mixtral"))
+    with pytest.raises(SharedError, match=r"tensor=2: decoder\.layers\.0\.ffn has experts, which cannot be split"):
+        split_layers(model, SimpleNamespace(size=lambda: 2))

@@ -51,6 +51,17 @@ def test_the_leader_goes_first_and_its_error_is_the_one_that_counts(two):
     assert taken == ["shared"]
 
 
+def test_work_is_divided_and_its_results_are_in_order(two):
+    process, others = two
+    others += [None, ["a", "c", "e"]]
+    assert process.divide("abcde", list) == ["a", "b", "c", "d", "e"]
+    others += [None, ["a"]]
+    assert process.divide("a", lambda part: pytest.fail("nothing to do")) == ["a"]
+    others += [("the GPU is full", 1)]
+    with pytest.raises(SharedError, match="the GPU is full"):
+        process.divide("ab", list)
+
+
 def test_the_leader_decides(two):
     process, others = two
     others.append("leader's")

@@ -1,6 +1,10 @@
 """`glassformer serve`: an HTTP server for models."""
 
 import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
 from glassformer.cli.flag_parser import UsageError
 from glassformer.cli.run_options import ComputeOptions
@@ -17,6 +21,7 @@ def serve(
     limits: RequestLimits = RequestLimits(),  # noqa: B008
     batch: BatchOptions = BatchOptions(),  # noqa: B008
     compute: ComputeOptions = ComputeOptions(),  # noqa: B008
+    parallel: str = "",
 ) -> None:
     """Serve models over HTTP, with OpenAI's API: existing clients work with http://127.0.0.1:8000/v1 as their base URL.
 
@@ -32,6 +37,7 @@ def serve(
     Args:
         models: Models to serve: folders, or GGUF or llama2.c files. NAME=MODEL gives a model another name than that of
             its folder or file. The first is loaded at once, others when they are asked for.
+        parallel: tensor=N divides one model, which generates text, among the N processes that torchrun started.
     """
     _check(listen, limits, batch)
     if not models:
@@ -42,14 +48,69 @@ def serve(
     from glassformer.serve.served_models import parse_models
 
     found = parse_models(models)
+    if parallel:
+        _serve_together(found, parallel, listen, limits, batch, compute)
+        return
     app = make_app(found, compute.load, listen=listen, limits=limits, batch=batch)
+    serve_app(app, listen, limits, on_start=_announcer(found, listen))
+
+
+def _announcer(found: Mapping[str, Path], listen: ListenOptions) -> Callable[[str], None]:
+    """Return a function that prints what is served at an address."""
 
     def say(address: str) -> None:
         print(f"serving {', '.join(found)} at {address}", flush=True)
         if not listen.quiet:
             print(f"API: {address}/v1   documentation: {address}/docs   Ctrl-C ends", file=sys.stderr)
 
-    serve_app(app, listen, limits, on_start=say)
+    return say
+
+
+def _serve_together(
+    found: Mapping[str, Path],
+    parallel: str,
+    listen: ListenOptions,
+    limits: RequestLimits,
+    batch: BatchOptions,
+    compute: ComputeOptions,
+) -> None:
+    """Serve a model that is divided among processes. The first process answers, and all make the same steps."""
+    if len(found) > 1:
+        raise UsageError(f"--parallel {parallel} with {len(found)} models: expected one")
+    from glassformer.decoding import Engine
+    from glassformer.serve.http_app import make_app
+    from glassformer.serve.http_server import serve as serve_app
+    from glassformer.serve.served_models import engine_options
+    from glassformer.serve.shared_engine import ALONE, LeadingEngine, ServerProcesses
+    from glassformer.training.processes import SharedError
+
+    (path,) = found.values()
+    pipeline = compute.load(path, parallel=parallel)
+    options = engine_options(pipeline, batch, limits)
+    if options is None:
+        raise SharedError(f"--parallel {parallel}: {path} generates no text: expected a model that does", 2)
+    together = ServerProcesses()
+    # A GPU's default depends on its free memory.
+    size = min(together.processes.gather(options["max_tokens"]))
+    batch = replace(batch, max_rows=options["max_rows"], cache_tokens=size)
+    if not together.is_leader:
+        together.follow(Engine(pipeline.model, **{**options, "max_tokens": size}))
+        return
+    together.watch()
+    engine = partial(LeadingEngine, send=together.send, on_fault=together.end)
+    try:
+        app = make_app(
+            found,
+            lambda path: pipeline,
+            listen=listen,
+            limits=limits,
+            batch=batch,
+            make_engine=engine,
+            no_jobs=f"this needs the whole model in one process: {ALONE}",
+        )
+        serve_app(app, listen, limits, on_start=_announcer(found, listen))
+    finally:
+        together.stop()
 
 
 def import_server(verb: str) -> None:

@@ -48,7 +48,7 @@ def sequences_of(
 ) -> list[SequenceState]:
     """Return the initial state of each sequence to generate. The samples of one input are next to each other.
 
-    `max_new` is the limit of new tokens of each input in `batch`. With a tokenizer, each token is decoded as it comes.
+    `max_new` is the limit of new tokens of each input in `batch`. With a tokenizer, the sequences have a text.
     `make_constraint` is called once per sequence.
     """
     if config.stop_strings and tokenizer is None:

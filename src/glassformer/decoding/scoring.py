@@ -7,6 +7,7 @@ from torch import Tensor
 
 from glassformer.models import DecoderModel, EncoderDecoderModel
 from glassformer.nn.tensor_checks import check_id_list
+from glassformer.runtime.shared_work import divide_work
 from glassformer.runtime.step_runner import inference
 from glassformer.text.tokenizer import PAD
 
@@ -51,14 +52,18 @@ def score_texts(model: DecoderModel, texts: Sequence[Sequence[int]], *, batch_to
         if not len(tokens):
             raise ValueError(f"text {index} is empty: expected at least one token")
         check_id_list(f"text {index}", tokens, model.config.vocab_size)
-    results: list[list[float]] = [[] for _ in texts]
-    with inference(model):
-        for chosen in _batches([len(tokens) for tokens in texts], batch_tokens):
-            batch, mask = _pad(model, [list(texts[index]) for index in chosen])
-            logits = model(batch, mask)
-            for index, row in zip(chosen, _gather(logits[:, :-1], batch[:, 1:]), strict=True):
-                results[index] = row[: len(texts[index]) - 1].tolist()
-    return results
+
+    def score(texts: Sequence[Sequence[int]]) -> list[list[float]]:
+        results: list[list[float]] = [[] for _ in texts]
+        with inference(model):
+            for chosen in _batches([len(tokens) for tokens in texts], batch_tokens):
+                batch, mask = _pad(model, [list(texts[index]) for index in chosen])
+                logits = model(batch, mask)
+                for index, row in zip(chosen, _gather(logits[:, :-1], batch[:, 1:]), strict=True):
+                    results[index] = row[: len(texts[index]) - 1].tolist()
+        return results
+
+    return divide_work(texts, score)
 
 
 def score_continuations(
@@ -106,16 +111,23 @@ def score_long_texts(
     for index, tokens in enumerate(texts):
         check_id_list(f"text {index}", tokens, model.config.vocab_size)
     windows = [(index, *window) for index, text in enumerate(texts) for window in _windows(len(text), context, stride)]
+
+    def score(windows: Sequence[tuple[int, int, int, int]]) -> list[float]:
+        sums = [0.0] * len(windows)
+        with inference(model):
+            for chosen in _batches([end - begin for _, begin, end, _ in windows], batch_tokens):
+                places = [windows[place] for place in chosen]
+                # Padding comes last, where no real token attends to it.
+                read, _ = _pad(model, [list(texts[index][begin:end]) for index, begin, end, _ in places])
+                wanted, _ = _pad(model, [list(texts[index][begin + 1 : end + 1]) for index, begin, end, _ in places])
+                found = _gather(model(read), wanted).double().cpu()
+                for place, (_, begin, end, counted), row in zip(chosen, places, found, strict=True):
+                    sums[place] = row[counted - begin : end - begin].sum().item()
+        return sums
+
     totals = [0.0] * len(texts)
-    with inference(model):
-        for chosen in _batches([end - begin for _, begin, end, _ in windows], batch_tokens):
-            places = [windows[place] for place in chosen]
-            # Padding comes last, where no real token attends to it.
-            read, _ = _pad(model, [list(texts[index][begin:end]) for index, begin, end, _ in places])
-            wanted, _ = _pad(model, [list(texts[index][begin + 1 : end + 1]) for index, begin, end, _ in places])
-            found = _gather(model(read), wanted).double().cpu()
-            for (index, begin, end, counted), row in zip(places, found, strict=True):
-                totals[index] += row[counted - begin : end - begin].sum().item()
+    for (index, *_), found in zip(windows, divide_work(windows, score), strict=True):
+        totals[index] += found
     return totals
 
 

@@ -54,7 +54,7 @@ class SequenceState:
     number: int = 0
     """The index of this sequence among the samples of its request."""
     stream: TextStream | None = None
-    """Decodes tokens as they come; None if no tokenizer was given."""
+    """Decodes tokens; None if no tokenizer was given."""
     with_log_probs: bool = False
     n_top_log_probs: int = 0
     """How many of the most likely tokens of each step to note in `top_log_probs`."""
@@ -65,11 +65,25 @@ class SequenceState:
     """The model's log-probability of each new token and of END, before any rule or filter; empty by default."""
     top_log_probs: list[list[tuple[int, float]]] = field(default_factory=list)
     """For each entry of `log_probs`, the most likely tokens and their log-probabilities; empty by default."""
-    text: str = ""
-    """The decoded text so far."""
     reason: Reason | None = None
     """Why the sequence ended; None while it runs."""
     error: Exception | None = None
+
+    def __post_init__(self) -> None:
+        self._text, self._n_decoded, self._is_whole = "", 0, False
+
+    @property
+    def text(self) -> str:
+        """The decoded text so far. Tokens are decoded when it is asked for, many at once, or to find stop strings."""
+        if self.stream is None or self._is_whole:
+            return self._text
+        self._is_whole = self.reason is not None  # before the tokens are counted: none is added afterwards
+        new = self.written[self._n_decoded :]
+        self._n_decoded += len(new)
+        self._text += self.stream.push(*new)
+        if self._is_whole:
+            self._text += self.stream.finish()
+        return self._text
 
     @cached_property
     def random(self) -> np.random.Generator:
@@ -78,23 +92,25 @@ class SequenceState:
         return np.random.Generator(np.random.Philox(key=key))
 
     def add(self, token: int, end: int) -> None:
-        """Append a token, decode it, and set `reason` if the sequence ends. END is not appended."""
+        """Append a token and set `reason` if the sequence ends. END is not appended."""
         if token == end or token in self.request.eos_token_id:
             self.reason = "end"
         else:
             self.written.append(token)
             if self.constraint is not None:
                 self.constraint.add(token)
-            if self.stream is not None:
-                self.text += self.stream.push(token)
-            if self.stream is not None and self.stream.is_stopped:
+            if self.stream is not None and self.stream.stop_strings and self._finds_stop():
                 self.reason = "stop"
             elif self.constraint is not None and self.constraint.is_complete:
                 self.reason = "end"
             elif len(self.written) >= self.max_new:
                 self.reason = "length"
-        if self.reason is not None and self.stream is not None:
-            self.text += self.stream.finish()
+
+    def _finds_stop(self) -> bool:
+        """Decode the new token and return whether it completes a stop string."""
+        assert self.stream is not None
+        _ = self.text
+        return self.stream.is_stopped
 
     def fail(self, error: Exception) -> None:
         """End the sequence with an error."""

@@ -15,7 +15,7 @@ class Decodes(Protocol):
 
 
 class TextStream:
-    """Incremental decoder: `push` a token and get the text that is now final; `finish` returns the rest.
+    """Incremental decoder: `push` tokens and get the text that is now final; `finish` returns the rest.
 
     The pieces together are the text of all tokens, or the text before the first stop string.
     """
@@ -28,12 +28,16 @@ class TextStream:
         self._new: list[int] = []
         self._pending = ""  # final text that may be the start of a stop string
 
-    def push(self, token: int) -> str:
-        """Add a token and return the text that has become final."""
-        if self.is_stopped:
+    def push(self, *tokens: int) -> str:
+        """Add tokens and return the text that has become final. With stop strings, add one token at a time."""
+        if self.is_stopped or not tokens:
             return ""
-        self._new.append(token)
+        n_before = len(self._new)
+        self._new += tokens
         piece = self._piece()
+        if piece.endswith(UNFINISHED) and len(tokens) > 1:
+            self._new = self._new[:n_before]
+            return "".join(map(self.push, tokens))  # up to the last complete character
         if piece.endswith(UNFINISHED):
             return ""
         self._last, self._new = self._new, []

@@ -50,6 +50,24 @@ class StepShape(NamedTuple):
     target_length: int = 0
 
 
+def state_bytes(
+    parameters: float, learned: float | None = None, *, moments: float | None = None, copy: float = 0.0
+) -> float:
+    """Return the bytes that training keeps for its whole duration: weights, gradients, moments, and the copy.
+
+    `plan` and the estimate of `train` both count so. `plan` knows the numbers of a config, and `train` measures them.
+
+    Args:
+        parameters: Number of parameters on this device.
+        learned: Number of those that have a gradient; None is all of them.
+        moments: Bytes of the optimizer's moments; None is those of AdamW for all that have a gradient.
+        copy: Bytes of the copy that computes the gradients, and of its own gradients.
+    """
+    learned = parameters if learned is None else learned
+    moments = STATE_BYTES["moments"] * learned if moments is None else moments
+    return STATE_BYTES["weights"] * parameters + STATE_BYTES["gradients"] * learned + moments + copy
+
+
 def layer_units(config: ModelConfig, *, has_memory: bool, tensor: int = 1) -> float:
     """Return how many vectors of `d_model` numbers a layer keeps per token of its own side for the backward pass.
 
@@ -59,9 +77,20 @@ def layer_units(config: ModelConfig, *, has_memory: bool, tensor: int = 1) -> fl
     width = config.n_heads * config.head_size / config.d_model
     narrow = config.kv_heads * config.head_size / config.d_model
     attention = 2 * width + 2 * narrow
-    feed_forward = (3 if config.gated else 2) * config.d_ff / config.d_model
+    feed_forward = (3 if config.gated else 2) * _feed_forward_width(config) / config.d_model
     n_attention = 2 if has_memory else 1
     return 1 + (n_attention + 1) + (n_attention * attention + feed_forward) / tensor
+
+
+def _feed_forward_width(config: ModelConfig) -> float:
+    """Return the mean inner width of the feed-forward networks that compute a token, over all layers."""
+    if not config.n_experts:
+        return config.d_ff
+    dense = len(config.dense_layers) / config.n_decoder_layers
+    # An expert's input and output are kept once for each of a token's experts.
+    copies = 2 * config.experts_per_token * config.d_model / (3 if config.gated else 2)
+    width = config.experts_per_token * config.expert_width + (config.shared_expert_d_ff or 0) + copies
+    return dense * config.d_ff + (1 - dense) * width
 
 
 def step_memory(
@@ -69,12 +98,11 @@ def step_memory(
 ) -> StepMemory:
     """Return the memory of a step in bf16 with AdamW on one of `shard` x `tensor` devices that share the model."""
     parameters = count_parameters(config)
-    if shard == 1:
-        states = parameters * sum(STATE_BYTES.values()) / tensor
-    else:  # FSDP2: float32 states in parts, and two whole layers in bf16 with their gradients
-        n_layers = max(1, config.n_encoder_layers + config.n_decoder_layers)
-        whole = 2 * parameters / n_layers * (STATE_BYTES["bf16 copy"] + STATE_BYTES["bf16 gradients"]) / tensor
-        states = parameters * 16 / (shard * tensor) + whole
+    n_copied: float = parameters
+    if shard > 1:  # FSDP2: float32 states in parts, and two whole layers in bf16 with their gradients
+        n_copied = 2 * parameters / max(1, config.n_encoder_layers + config.n_decoder_layers)
+    copied = n_copied * (STATE_BYTES["bf16 copy"] + STATE_BYTES["bf16 gradients"]) / tensor
+    states = state_bytes(parameters / (shard * tensor), copy=copied)
     unit = 2 * config.d_model
     has_both = config.kind == "encoder_decoder"
     activations = largest = 0.0

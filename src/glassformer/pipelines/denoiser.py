@@ -26,6 +26,7 @@ from glassformer.pipelines.pipeline import (
     candidate_of,
 )
 from glassformer.pipelines.seq2seq_pipeline import Seq2SeqPipeline
+from glassformer.runtime.shared_work import divide_work
 from glassformer.text import Tokenizer
 from glassformer.text.tokenizer import PAD
 
@@ -122,22 +123,24 @@ class Denoiser(Seq2SeqPipeline[PlainText]):
         device = next(self.model.parameters()).device
         was_training = self.model.training
         self.model.eval()
-        loss, hits, count = 0.0, 0, 0
         rows = InMemoryRows(texts_of(examples), self.source_tokenizer.encode_batch, longest=self.longest)
         batches = self.batches(rows, max_tokens=self.batch_tokens or WRITING_BATCH_TOKENS, seed=0)
+
+        def compare(step: int) -> tuple[float, int, int]:
+            batch = batches[step]
+            self.model.source_embeddings.check("source", batch.source)  # on the host: a wrong id makes a GPU
+            self.model.target_embeddings.check("target", batch.target_in)  # unusable
+            batch = batch.to(device)
+            logits = self.model(batch.source, batch.target_in, batch.source_mask, batch.target_mask)
+            logits, answers = logits.flatten(0, 1).float(), batch.target_out.flatten()
+            loss = label_smoothed_cross_entropy(logits, answers, ignore=PAD, reduction="sum").item()
+            return loss, int(((logits.argmax(-1) == answers) & (answers != PAD)).sum()), batch.n_target_tokens
+
         with torch.inference_mode():
-            for step in range(len(batches)):
-                batch = batches[step]
-                self.model.source_embeddings.check("source", batch.source)  # on the host: a wrong id makes a GPU
-                self.model.target_embeddings.check("target", batch.target_in)  # unusable
-                batch = batch.to(device)
-                logits = self.model(batch.source, batch.target_in, batch.source_mask, batch.target_mask)
-                logits, answers = logits.flatten(0, 1).float(), batch.target_out.flatten()
-                loss += label_smoothed_cross_entropy(logits, answers, ignore=PAD, reduction="sum").item()
-                hits += int(((logits.argmax(-1) == answers) & (answers != PAD)).sum())
-                count += batch.n_target_tokens
+            found = divide_work(range(len(batches)), lambda steps: [compare(step) for step in steps])
         self.model.train(was_training)
-        return score_token_accuracy(loss, hits, count)
+        loss, hits, count = (sum(numbers) for numbers in zip((0.0, 0, 0), *found, strict=True))
+        return score_token_accuracy(loss, int(hits), int(count))
 
     def scoring_method(self) -> str:
         """Describe how `score` predicts: each token from the correct tokens before it (teacher forcing)."""

@@ -31,6 +31,7 @@ from glassformer.pipelines.pretrained_base import read_base
 from glassformer.pipelines.settings import check_settings
 from glassformer.pipelines.trained_pipeline import ModelLoader, TrainedPipeline
 from glassformer.progress import Step
+from glassformer.runtime.shared_work import divide_work
 from glassformer.text import Tokenizer
 from glassformer.text.encoded import Encoded
 from glassformer.text.pretrained_tokenizers import PretrainedTokenizer, tokenizer_files
@@ -187,8 +188,10 @@ class EncoderPipeline(TrainedPipeline[Example]):
         for padding are left out. `ask` is called with the model and a batch, and returns the outputs of the batch. The
         default, `read_batch`, returns those of the model's head.
         """
-        ask = ask or read_batch
         batch_tokens = batch_tokens or self.batch_tokens or READING_BATCH_TOKENS
+        return divide_work(rows, lambda some: self._answers(some, batch_tokens, ask or read_batch))
+
+    def _answers(self, rows: Sequence[Encoded], batch_tokens: int, ask: "Ask") -> list[Tensor]:
         found = [torch.empty(0)] * len(rows)
         waiting = sorted(range(len(rows)), key=lambda index: -len(rows[index]))
         device = next(self.model.parameters()).device

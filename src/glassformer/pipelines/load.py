@@ -2,7 +2,7 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -30,6 +30,9 @@ from glassformer.pipelines.trained_pipeline import ModelLoader, TrainedPipeline
 from glassformer.runtime.choose_runner import CompileChoice, check_compile, compile_steps
 from glassformer.runtime.prepare_model import DtypeName, Quantization, choose_preparation
 from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
+
+if TYPE_CHECKING:
+    from glassformer.pipelines.split_model import ModelSplitter
 
 Loaded = TrainedPipeline[Any] | Generator | Embedder | PairScorer | TextToText
 
@@ -90,18 +93,17 @@ def load(
     if parallel and (quantize != "none" or compile == "on"):
         raise ValueError(f"parallel={parallel!r} with quantize={quantize!r}, compile={compile!r}: expected neither")
     n_processes = _join(parallel, prepared.device) if parallel else 1
+    splitter = _splitter(n_processes, prepared.device) if n_processes > 1 else None
     read_model = partial(
         load_model,
         dtype=prepared.dtype,
-        when_filled=None if parallel else prepared.prepare_module,
+        when_filled=splitter.take if splitter else None if parallel else prepared.prepare_module,
         keep_quantized=prepared.keeps_quantized and not parallel,
     )
     with naming_errors(path):
         pipeline: Any = _load(path, read_model, allow_pickle)
-    if n_processes > 1:
-        from glassformer.pipelines.split_model import split_model
-
-        split_model(pipeline.model, n_processes, prepared.device)
+    if splitter is not None:
+        splitter.finish(pipeline.model)
     pipeline.model = prepared.finish(pipeline.model)
     if check_compile(compile) == "on":
         if not isinstance(pipeline.model, DecoderModel | EncoderDecoderModel):
@@ -118,6 +120,12 @@ def _join(parallel: str, device: torch.device) -> int:
     from glassformer.pipelines.split_model import join_for_inference
 
     return join_for_inference(parallel, device)
+
+
+def _splitter(n_processes: int, device: torch.device) -> "ModelSplitter":
+    from glassformer.pipelines.split_model import ModelSplitter
+
+    return ModelSplitter(n_processes, device)
 
 
 def _tokenizer_in_file(path: Path, opened: ExternalModel) -> PretrainedTokenizer:

@@ -16,6 +16,7 @@ from glassformer.models import EncoderModel
 from glassformer.pipelines.blanks import BLANK, fill_in, put_marks, texts_of, without_blanks
 from glassformer.pipelines.encoder_pipeline import EncoderPipeline, Reader, read_batch
 from glassformer.pipelines.pipeline import READING_BATCH_TOKENS, LineAnswer, LineRequest, ManyTexts, each_text
+from glassformer.runtime.shared_work import divide_work
 from glassformer.text import Tokenizer
 from glassformer.text.encoded import Encoded
 from glassformer.text.tokenizer import UNKNOWN
@@ -94,21 +95,23 @@ class MaskFiller(EncoderPipeline[PlainText]):
         device = next(self.model.parameters()).device
         was_training = self.model.training
         self.model.eval()
-        loss, hits, count = 0.0, 0, 0
         rows = InMemoryRows(texts_of(examples), self.encode, longest=self.longest)
         batches = self.batches(rows, max_tokens=self.batch_tokens or READING_BATCH_TOKENS, seed=0)
+
+        def compare(step: int) -> tuple[float, int, int]:
+            batch = batches[step]
+            self.model.embeddings.check("tokens", batch.tokens)  # on the host: a wrong id makes a GPU unusable
+            batch = batch.to(device)
+            logits = masked_answers(self.model, batch).flatten(0, 1).float()
+            answers = batch.answers.flatten()
+            loss = label_smoothed_cross_entropy(logits, answers, ignore=IGNORED, reduction="sum").item()
+            return loss, int((logits.argmax(-1) == answers).sum()), batch.n_target_tokens
+
         with torch.inference_mode():
-            for step in range(len(batches)):
-                batch = batches[step]
-                self.model.embeddings.check("tokens", batch.tokens)  # on the host: a wrong id makes a GPU unusable
-                batch = batch.to(device)
-                logits = masked_answers(self.model, batch).flatten(0, 1).float()
-                answers = batch.answers.flatten()
-                loss += label_smoothed_cross_entropy(logits, answers, ignore=IGNORED, reduction="sum").item()
-                hits += int((logits.argmax(-1) == answers).sum())
-                count += batch.n_target_tokens
+            found = divide_work(range(len(batches)), lambda steps: [compare(step) for step in steps])
         self.model.train(was_training)
-        return score_token_accuracy(loss, hits, count)
+        loss, hits, count = (sum(numbers) for numbers in zip((0.0, 0, 0), *found, strict=True))
+        return score_token_accuracy(loss, int(hits), int(count))
 
     @property
     def longest(self) -> int:

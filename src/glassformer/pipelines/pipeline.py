@@ -218,9 +218,15 @@ class Pipeline(ABC):
     ) -> "list[list[GeneratedText]]":
         """Generate texts for tokenized inputs with `writer`, or with `decoding.generate`, which takes `options`."""
         from glassformer.decoding import generate
+        from glassformer.runtime.shared_work import divide_work
 
         model: Any = self.model  # type: ignore[attr-defined]
-        return (self.writer or generate)(model, inputs, config, **options)
+
+        def write(some: "Sequence[list[int]]") -> "list[list[GeneratedText]]":
+            return (self.writer or generate)(model, some, config, **options)
+
+        # The random numbers of a text depend on its place among all texts.
+        return write(inputs) if config.do_sample else divide_work(inputs, write)
 
     def fit_inputs(
         self, inputs: Sequence[list[int]], limit: int | None, cut: Callable[[list[int]], list[int]]

@@ -10,10 +10,13 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import nn
 
 from glassformer.models import Model
-from glassformer.training.parallel import read_layout, split_layers
+from glassformer.nn import Layer
+from glassformer.training.parallel import check_no_head_bias, read_layout, split_layers
 from glassformer.training.processes import SharedError, joined
+from glassformer.training.resident_memory import give_back_freed
 
 
 def join_for_inference(parallel: str, device: torch.device) -> int:
@@ -30,20 +33,45 @@ def join_for_inference(parallel: str, device: torch.device) -> int:
     return processes.size
 
 
-def split_model(model: Model, n_processes: int, device: torch.device) -> None:
-    """Divide heads and feed-forward columns of a model among the processes, in place, and move it to the device.
+class ModelSplitter:
+    """Divides a model among processes: layer by layer while it is loaded, so that the whole model is never in memory.
 
-    Its config then says how many heads this process has, because the key-value cache has as many.
+    A process reads all tensors of a layer, keeps its heads and feed-forward columns, and drops the rest. Nothing is
+    sent between processes, because all of them read the same file.
     """
-    from torch.distributed.device_mesh import init_device_mesh
 
-    mesh: Any = init_device_mesh(device.type, (n_processes,), mesh_dim_names=("tensor",))
-    split_layers(model, mesh)
-    config = model.config
-    model.config = replace(
-        config,
-        n_heads=config.n_heads // n_processes,
-        n_kv_heads=config.kv_heads // n_processes,
-        head_dim=config.head_size,
-    )
-    model.to(device)
+    def __init__(self, n_processes: int, device: torch.device):
+        from torch.distributed.device_mesh import init_device_mesh
+
+        self._n_processes, self._device = n_processes, device
+        self._mesh: Any = init_device_mesh(device.type, (n_processes,), mesh_dim_names=("tensor",))
+
+    def take(self, module: nn.Module) -> None:
+        """Divide a layer that has all its parameters, in place, and move it to the device. Other modules stay."""
+        if isinstance(module, Layer):
+            split_layers(module, self._mesh, source=None)
+            module.to(self._device)
+            give_back_freed()  # otherwise the heap keeps holes of the size of whole matrices
+
+    def finish(self, model: Model) -> None:
+        """Complete a model whose layers were divided: move the rest of it to the device.
+
+        Its config then says how many heads this process has, because the key-value cache has as many.
+        """
+        check_no_head_bias(model, self._n_processes)
+        config = model.config
+        model.config = replace(
+            config,
+            n_heads=config.n_heads // self._n_processes,
+            n_kv_heads=config.kv_heads // self._n_processes,
+            head_dim=config.head_size,
+        )
+        model.to(self._device)
+
+
+def split_model(model: Model, n_processes: int, device: torch.device) -> None:
+    """Divide heads and feed-forward columns of a whole model among the processes, in place."""
+    splitter = ModelSplitter(n_processes, device)
+    for module in model.modules():
+        splitter.take(module)
+    splitter.finish(model)

@@ -68,8 +68,10 @@ def has_fused_storage(module: nn.Module) -> bool:
     It is false again after the model was moved to another device or dtype.
     """
     groups = _fusible(module)
-    # Layers with adapters or quantized weights have no weight that others could lie next to.
-    is_plain = all(type(layer) is nn.Linear for layers in groups for layer in layers)
+    # Layers with adapters or quantized weights have no weight that others could lie next to. Weights that are divided
+    # among processes (`--parallel`) are not dense tensors.
+    linears = [layer for layers in groups for layer in layers]
+    is_plain = all(type(layer) is nn.Linear and not hasattr(layer.weight, "to_local") for layer in linears)
     return (
         bool(groups)
         and is_plain

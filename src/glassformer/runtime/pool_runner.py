@@ -21,11 +21,14 @@ from glassformer.runtime.cache_pool import CachePool, PoolRow
 from glassformer.runtime.cpu_graphs import CpuGraph
 from glassformer.runtime.cuda_graphs import CudaGraph
 from glassformer.runtime.pool_views import FirstTokens, NextTokens, PoolView, StepTokens
-from glassformer.runtime.recorded_steps import ROW_STEPS, TOKEN_STEP, addresses_of
+from glassformer.runtime.recorded_steps import TOKEN_STEP, addresses_of
 from glassformer.runtime.replayed_steps import ROWS
 from glassformer.runtime.step_runner import TextModel
 from glassformer.text.tokenizer import PAD
 
+GPU_ROWS = 1, 8, 32, 64, 128
+"""The numbers of rows for which a GPU records steps, and multiples of 64. Few, because a recording takes up to a second
+and a step of a GPU hardly longer with more rows."""
 MAX_RECORDED = 24
 """The most recorded steps that a runner keeps; the least recently used are dropped first."""
 MAX_REPLAYED_POOL_ROWS = 32
@@ -167,7 +170,7 @@ class PoolRunner:
 
     def _rounded_rows(self, n: int) -> list[PoolRow]:
         """Return the first `n` rows and some more, so that few numbers of rows have to be recorded."""
-        sizes = ROWS if self.replays_from_cpp else ROW_STEPS
+        sizes = ROWS if self.replays_from_cpp else GPU_ROWS
         return self.pool.rows[: next((step for step in sizes if step >= n), -(-n // 64) * 64)]
 
     def _can_record_verification(self, rows: Sequence[PoolRow], texts: Sequence[Sequence[int]]) -> bool:

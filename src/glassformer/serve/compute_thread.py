@@ -20,6 +20,7 @@ from weakref import WeakKeyDictionary
 from glassformer.decoding import GenerationConfig
 from glassformer.decoding.engine import Engine
 from glassformer.decoding.engine_request import EngineFullError, EngineRequest
+from glassformer.serve.api_errors import ApiError
 from glassformer.serve.delivery_pace import DeliveryPace
 from glassformer.serve.engine_run import EngineRun, WrittenPiece
 from glassformer.serve.server_metrics import ServerMetrics
@@ -65,9 +66,10 @@ class _Job:
 class ComputeThread(threading.Thread):
     """The computing thread. Other threads hand it work by `submit`, `open_run` and `answer`, and it wakes up."""
 
-    def __init__(self, metrics: ServerMetrics):
+    def __init__(self, metrics: ServerMetrics, no_jobs: str = ""):
         super().__init__(name="compute", daemon=True)
         self.metrics = metrics
+        self._no_jobs = no_jobs
         self._wake = threading.Condition()
         self._lanes: list[Lane] = []
         self._jobs: deque[_Job] = deque()
@@ -125,7 +127,10 @@ class ComputeThread(threading.Thread):
         """Call `answer` with the texts in the computing thread; it returns one result per text.
 
         Jobs of one `kind` may be joined: then `answer` of the first gets the texts of several.
+        Raises an ApiError with the reason `no_jobs`, if the thread was made with one.
         """
+        if self._no_jobs:
+            raise ApiError(400, self._no_jobs)
         job = _Job(kind, texts, answer)
         with self._wake:
             self._jobs.append(job)

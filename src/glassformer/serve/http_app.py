@@ -10,6 +10,7 @@ from fastapi_offline import FastAPIOffline
 from starlette.middleware.cors import CORSMiddleware
 
 from glassformer.base.version import __version__
+from glassformer.decoding import Engine
 from glassformer.serve import (
     chat_endpoint,
     completions_endpoint,
@@ -50,19 +51,23 @@ def make_app(
     listen: ListenOptions,
     limits: RequestLimits,
     batch: BatchOptions,
+    make_engine: Callable[..., Engine] = Engine,
+    no_jobs: str = "",
 ) -> FastAPI:
     """Return the application for some models, of which the first is loaded at once.
 
     Args:
         models: The path of each model by its name.
         load: Returns the pipeline of a path.
+        make_engine: Makes the engine of a model that generates text.
+        no_jobs: Why the server only generates text; empty if it does all else, too.
     """
     metrics = ServerMetrics()
-    compute = ComputeThread(metrics)
+    compute = ComputeThread(metrics, no_jobs)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        shelf = ModelShelf(models, load, compute, batch, limits)
+        shelf = ModelShelf(models, load, compute, batch, limits, make_engine)
         server = ServerState(shelf, compute, metrics, limits, batch)
         app.state.server = server
         first = next(iter(models))

@@ -94,6 +94,7 @@ class ModelShelf:
 
     Args:
         load: Returns the pipeline of a path.
+        make_engine: Makes the engine of a model that generates text.
     """
 
     def __init__(
@@ -103,9 +104,11 @@ class ModelShelf:
         compute: ComputeThread,
         batch: BatchOptions,
         limits: RequestLimits,
+        make_engine: Callable[..., Engine] = Engine,
     ):
         self.models = {name: ServedModel(name, path, file_size(path)) for name, path in models.items()}
         self._load, self._compute, self._batch, self._limits = load, compute, batch, limits
+        self._make_engine = make_engine
         self._budget = batch.keep_loaded * GIGABYTE
         self._changed = asyncio.Condition()
         self._is_loading = False
@@ -160,20 +163,9 @@ class ModelShelf:
     def put(self, model: ServedModel, pipeline: Any) -> None:
         """Make a loaded pipeline the pipeline of a model, and start its engine if it generates text."""
         pipeline.truncate = not hasattr(pipeline, "generation")  # an encoder cuts long texts, as `run` does
-        options = _engine_options(pipeline)
+        options = engine_options(pipeline, self._batch, self._limits)
         if options is not None:
-            limits, network = self._limits, pipeline.model
-            batch = self._batch.on(next(network.parameters()).device)
-            cache_tokens = batch.cache_tokens_for(network)
-            model.lane = self._compute.add_lane(
-                lambda: Engine(
-                    network,
-                    max_rows=batch.max_rows,
-                    max_tokens=cache_tokens,
-                    max_waiting=limits.max_queue,
-                    **options,
-                )
-            )
+            model.lane = self._compute.add_lane(lambda: self._make_engine(pipeline.model, **options))
         if isinstance(pipeline, Generator):
             model.token_bytes = TokenBytes(pipeline.tokenizer)
         model.pipeline = pipeline
@@ -198,7 +190,16 @@ class ModelShelf:
         _LOG.info("unloaded %s", model.name)
 
 
-def _engine_options(pipeline: Any) -> dict[str, Any] | None:
+def engine_options(pipeline: Any, batch: BatchOptions, limits: RequestLimits) -> dict[str, Any] | None:
+    """Return the arguments of the engine of a pipeline's model; None if it generates no text."""
+    marks = _marks(pipeline)
+    if marks is None:
+        return None
+    batch, size = batch.on(next(pipeline.model.parameters()).device), batch.cache_tokens_for(pipeline.model)
+    return {"max_rows": batch.max_rows, "max_tokens": size, "max_waiting": limits.max_queue, **marks}
+
+
+def _marks(pipeline: Any) -> dict[str, Any] | None:
     """Return the tokens that begin and end a pipeline's texts, and their tokenizer; None if it generates no text."""
     if isinstance(pipeline, Generator):
         return {"end": pipeline.end, "tokenizer": pipeline.tokenizer}

@@ -256,19 +256,23 @@ def pair_flops(model: "Model", config: "TrainConfig", batch: "AnyPairBatch") -> 
 
 def validation_loss(model: "EncoderDecoderModel", batches: "TokenBudgetBatches") -> float:
     """Return the mean cross-entropy per target token of all batches, without label smoothing."""
+    from glassformer.runtime.shared_work import divide_work
     from glassformer.training.losses import label_smoothed_cross_entropy
 
     device = next(model.parameters()).device
-    total, tokens = 0.0, 0
-    for step in range(len(batches)):
+
+    def batch_loss(step: int) -> tuple[float, int]:
         whole = batches[step].to(device)
         n_rows, length = whole.target_in.shape
         rows = max(1, MAX_LOGITS // (length * model.config.vocab_size))
+        total = 0.0
         for begin in range(0, n_rows, rows):
             batch = whole.slice_rows(begin, begin + rows)
             logits = model(batch.source, batch.target_in, batch.source_mask, batch.target_mask).flatten(0, 1).float()
             total += label_smoothed_cross_entropy(
                 logits, batch.target_out, ignore=batch.ignored, reduction="sum"
             ).item()
-            tokens += batch.n_target_tokens
-    return total / max(tokens, 1)
+        return total, whole.n_target_tokens
+
+    found = divide_work(range(len(batches)), lambda steps: [batch_loss(step) for step in steps])
+    return sum(total for total, _ in found) / max(sum(tokens for _, tokens in found), 1)

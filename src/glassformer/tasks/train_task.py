@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -83,8 +83,10 @@ def train_task(
         state, adapter = _train_model(task, ready, run, callbacks, chosen, parallel, began)
         scores: Scores | None = None
         with processes.together():
+            with parallel.sharing():
+                scores = _final_scores(task, ready)
             if processes.is_leader:
-                scores = _score_and_save(task, ready, state, adapter, folder, run, overwrite=overwrite)
+                _save_model(task, ready, state, adapter, folder, run, scores, overwrite=overwrite)
         found = processes.broadcast(scores)
         assert found is not None
         if processes.is_leader:
@@ -128,9 +130,9 @@ def _train_model(
     model, notes = ready.pipeline.model, [*chosen, *ready.notes]
     model.set_gradient_checkpointing(train.gradient_checkpointing)
     if train.lora_rank:
-        if train.lora_save == "adapter":
-            check_adapter_alone(model)
         adapted = add_adapters(model, train, ready.new_parameters)
+        if train.lora_save == "adapter":
+            check_adapter_alone(model, adapted)
         share = n_trained(model) / model.n_parameters()
         notes.append(f"{len(adapted)} matrices have adapters of rank {train.lora_rank}: {share:.1%} of all learns")
     usual: TaskConfig = task.Config()  # every task has a default for each part
@@ -159,17 +161,8 @@ def _train_model(
     return state, adapter
 
 
-def _score_and_save(
-    task: AnyTask,
-    ready: Prepared[Any, Any],
-    state: TrainState,
-    adapter: AdapterFiles | None,
-    out: Path,
-    run: RunFolder,
-    *,
-    overwrite: bool,
-) -> Scores:
-    """Compute the final scores of the trained model, write its folder or that of the adapter, and return the scores."""
+def _final_scores(task: AnyTask, ready: Prepared[Any, Any]) -> Scores:
+    """Return the final scores of the trained model."""
     ready.finish()
     split: SplitName = "test" if ready.is_test else "validation"
     about = task.scored_on(split, len(ready.test), ready.pipeline.scoring_method())
@@ -178,6 +171,21 @@ def _score_and_save(
         scores: Scores = replace(ready.pipeline.score(ready.test), about=about)
     if ready.pipeline.n_truncated:
         say(f"final scores: {ready.pipeline.truncation_note()}")
+    return scores
+
+
+def _save_model(
+    task: AnyTask,
+    ready: Prepared[Any, Any],
+    state: TrainState,
+    adapter: AdapterFiles | None,
+    out: Path,
+    run: RunFolder,
+    scores: Scores,
+    *,
+    overwrite: bool,
+) -> None:
+    """Write the folder of the trained model, or that of the adapter."""
     card = make_card(task, out, ready, state, scores)
     save = partial(ready.pipeline.save, card=card, data=task.config.data, owner=run.id)
     if adapter is not None:
@@ -187,11 +195,18 @@ def _score_and_save(
     except OutputExistsError as error:  # files were put there while the model trained
         save(run.path / "model", overwrite=True)
         raise OutputExistsError(f"{error}. The trained model is in {run.path / 'model'}") from error
-    return scores
 
 
-def check_adapter_alone(model: Model) -> None:
-    """Raise ValueError if the model has a new head, which the adapter does not hold."""
+def check_adapter_alone(model: Model, adapted: Sequence[str]) -> None:
+    """Raise ValueError if the model has a new head, which the adapter does not hold, or if experts have adapters.
+
+    HF holds all experts of a layer in one tensor, for which PEFT's format has no names.
+    """
+    if expert := next((name for name in adapted if ".ffn.experts." in name), None):
+        raise ValueError(
+            f"lora_save='adapter' with an adapter on {expert}: expected 'merged', or --lora-layers q_proj v_proj, "
+            "because PEFT has no names for experts"
+        )
     if model.config.head != "language_model" or isinstance(model, EncoderModel):
         raise ValueError(
             f"lora_save='adapter' for a model with head={model.config.head!r}: expected 'merged', because the adapter "

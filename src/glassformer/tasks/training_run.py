@@ -146,7 +146,9 @@ def train_run(
                 record=record,
                 # A sharded model is whole during a validation only, which takes about as long.
                 rehearse=lambda: (
-                    rehearse(model, score, test) if trainer.model is model else trainer.validation_seconds or 0.0
+                    rehearse(model, score, test) / processes.size
+                    if trainer.model is model
+                    else trainer.validation_seconds or 0.0
                 ),
             )
             trainer.correct = processes.by_leader(planner.correct)

@@ -2,15 +2,56 @@
 
 import math
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
 from glassformer.base.names import suggestion
+from glassformer.checkpoint.model_folder import load_parameters
 from glassformer.checkpoint.output_folder import discard_folder
 from glassformer.metrics.scores import LOWER_IS_BETTER
+from glassformer.training.lora import fold_adapters
 from glassformer.training.state import Evaluation, average_parameters, checkpoint_path, read_weights, saved_positions
 from glassformer.training.train_config import TrainConfig
+
+AnyTrainer = Any
+"""A `glassformer.training.trainer.Trainer`. That module imports this one, so it cannot be named here."""
+
+
+def choose_parameters(trainer: AnyTrainer) -> dict[str, Tensor]:
+    """Load and return the best checkpoint's parameters, or the average of the last ones if as good or better.
+
+    In a run of several processes, only the leader reads and returns them; it sends the values to all.
+    """
+    config, folder, parallel = trainer.config, trainer.folder, trainer.parallel
+    best, processes = trainer.best(), parallel.processes
+    assert best is not None
+    parallel.collect(trainer.model, trainer.whole_model)
+    model = trainer.model = trainer.whole_model
+    average: dict[str, Tensor] | None = None
+    chosen: dict[str, Tensor] = {}
+
+    def load(parameters: dict[str, Tensor], what: str) -> None:
+        with processes.together():
+            if processes.is_leader:
+                load_parameters(model, parameters, what)
+        parallel.spread(model)
+
+    with processes.together():
+        if processes.is_leader:
+            chosen = best_parameters(folder, best)
+            average = last_average(folder, config, partial(fold_adapters, model))
+    if processes.broadcast(average is not None):
+        load(average or {}, "the average")
+        trainer.validate(is_average=True)
+        averaged = trainer.state.evaluations.pop()
+        if average is not None and goodness(averaged, config.metric) >= goodness(best, config.metric):
+            chosen = average
+    load(chosen, "the chosen parameters")
+    model.eval()
+    return chosen
 
 
 def goodness(evaluation: Evaluation, metric: str) -> float:

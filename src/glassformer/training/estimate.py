@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from glassformer.models.training_costs import STATE_BYTES, state_bytes
 from glassformer.progress import Step
 from glassformer.training.gradients import Batch, GraphedGradients
 from glassformer.training.optimizers import make_optimizer
@@ -25,8 +26,6 @@ LOOKED_AT = 64
 """Number of batches whose floating-point operations are averaged, from the first batch on."""
 TIMED = 2
 """Number of batches that are timed, after one batch that warms up allocator and kernels."""
-FLOAT32 = 4
-"""Bytes of one float32 number, the type of parameters and gradients."""
 
 KEPT_BYTES = 20 * 10**6
 """Bytes that are added on a CPU for validations: the whole validation data has larger batches than the measured sample,
@@ -108,7 +107,7 @@ def estimate_run(
     pace = min(took / flops[step] for step, took in zip(typical, seconds, strict=True))
     parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
     learned = sum(parameter.numel() for parameter in trainer.model.parameters() if parameter.requires_grad)
-    gradients = FLOAT32 * learned
+    gradients = round(state_bytes(0, learned, moments=0))
     # Gradients replace activations, unless they are accumulated over passes, preallocated for CUDA graphs, or computed
     # by a copy of the model.
     is_kept = isinstance(trainer.gradients, GraphedGradients) or trainer.gradients.copy is not None
@@ -122,11 +121,13 @@ def estimate_run(
         # During a validation the gradients of the last update still exist, unlike in this pilot, and the allocator
         # cannot reuse all memory that the update has freed.
         passing = max(passing, whole_growth + gradients) + KEPT_BYTES
-    weights = FLOAT32 * parameters
+    weights = round(state_bytes(parameters, 0))
+    saved = weights + moments if config.async_save == "on" and growth is not None else 0  # the copy that is written
+    states = state_bytes(parameters, 0, moments=moments, copy=trainer.setup.copy_bytes)
     return Estimate(
         parameters=parameters,
         flops=round(mean * n_batches * config.passes),
-        memory_bytes=weights + trainer.setup.copy_bytes + moments + passing,
+        memory_bytes=round(states) + passing + saved,
         seconds=pace * mean * n_batches * config.passes + update_seconds * config.updates,
         device=trainer.device.type,
         base_bytes=None if growth is None or growth.before is None else max(growth.before - weights, 0),
@@ -156,10 +157,15 @@ def _estimate_together(
         trainer.gradients.clear()
         step_bytes = torch.cuda.max_memory_allocated(device) if growth is None else growth.peak() or 0
     own = sum(part.nbytes for part in local_tensors([parameter.data for parameter in model.parameters()]))
+    # On a GPU the step has measured all but the moments. On a CPU, `growth` contains none of these.
+    kept = ["moments"] if growth is None else ["weights", "gradients", "moments"]
+    if growth is not None and trainer.config.async_save == "on":
+        kept += ["weights", "moments"]  # the copy that is being written
+    states = own * sum(STATE_BYTES[name] for name in kept) // STATE_BYTES["weights"]
     estimate = Estimate(
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         flops=round(total),
-        memory_bytes=step_bytes + (4 if growth is not None else 2) * own,  # with gradients and two moments
+        memory_bytes=step_bytes + states,
         seconds=min(took / one for took, one in zip(seconds[1:], flops, strict=True)) * total,
         device=device.type,
         base_bytes=None if growth is None or growth.before is None else max(growth.before - own, 0),

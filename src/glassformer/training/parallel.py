@@ -20,8 +20,8 @@ import copy
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
@@ -30,8 +30,10 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from glassformer.nn import FeedForward, Layer, MultiHeadAttention, Stack
-from glassformer.training.processes import Processes, SharedError
-from glassformer.training.sharded_tensors import whole_tensor
+from glassformer.nn.expert_feedforward import ExpertFeedForward
+from glassformer.runtime.shared_work import dividing
+from glassformer.training.processes import STEP_TIMEOUT, Processes, SharedError
+from glassformer.training.sharded_tensors import local_tensors, whole_tensor
 from glassformer.training.train_config import TrainConfig
 
 AnyBatch = TypeVar("AnyBatch", bound=Any)
@@ -102,6 +104,7 @@ class Parallel:
         """Whether anything differs from a run of one process."""
         self._root: Any = None
         self._mesh: Any = None
+        self._writing: Any = None
         self._device = torch.device("cpu")
         self.part = self.processes.rank // self.layout.tensor
         """Number of the part of each batch that this process takes."""
@@ -111,7 +114,7 @@ class Parallel:
     @property
     def writers(self) -> Processes | None:
         """The processes that read and write checkpoints together; None for one process, which writes whole tensors."""
-        return self.processes if self.is_active else None
+        return replace(self.processes, group=self._writing) if self.is_active else None
 
     def casts(self, precision: str) -> bool:
         """Whether FSDP2 converts parameters and inputs to this precision, so that autocast need not."""
@@ -146,11 +149,13 @@ class Parallel:
         self._mesh = init_device_mesh(
             device.type, (self.layout.data, self.layout.shard, self.layout.tensor), mesh_dim_names=DIMENSIONS
         )
+        # Checkpoints may be written by a second thread, while the first one trains.
+        self._writing = dist.new_group(backend="gloo", timeout=STEP_TIMEOUT)
         if not self.layout.is_sharded:
             return model.to(device)
         # DTensor advises against collectives in several steps. Here they are rare: norms, validations and saves.
         logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
-        trained = copy.deepcopy(model)
+        trained = _taking_over(model)
         if self.processes.size > 1:
             for parameter in trained.parameters():
                 dist.broadcast(parameter.data, src=0)
@@ -174,7 +179,8 @@ class Parallel:
 
             narrow = torch.bfloat16 if precision == "bf16" else None
             options: dict[str, Any] = {
-                "mesh": self._mesh["data", "shard"],
+                # A dimension of one process would add an all-reduce to every layer.
+                "mesh": self._mesh["data", "shard"] if self.layout.data > 1 else self._mesh["shard"],
                 "mp_policy": MixedPrecisionPolicy(param_dtype=narrow, reduce_dtype=torch.float32 if narrow else None),
                 "offload_policy": CPUOffloadPolicy() if config.offload else OffloadPolicy(),
                 # One process keeps its layers put together from the forward to the backward pass.
@@ -223,33 +229,41 @@ class Parallel:
         total = torch.stack([torch.as_tensor(loss, device=device).double() for loss in losses]).sum()
         return [self.processes.add_up(total) / self.layout.tensor]
 
-    def agree_on_stop(self, received: int | None) -> int | None:
-        """Return the largest signal number that any process has received; None if there is none."""
+    def agree(self, received: int | None, *, has_failed: bool) -> tuple[int | None, bool]:
+        """Return the largest signal number that any process has received, None if none, and whether any has failed."""
         if self.processes.size == 1:
-            return received
-        number = torch.tensor(received or 0)
-        dist.all_reduce(number, dist.ReduceOp.MAX)
-        return int(number) or None
+            return received, has_failed
+        numbers = torch.tensor([received or 0, has_failed])
+        dist.all_reduce(numbers, dist.ReduceOp.MAX)
+        number, failures = numbers.tolist()
+        return number or None, bool(failures)
 
     def collect(self, trained: nn.Module, model: nn.Module) -> None:
-        """Give the parameters of `model` the values of `trained`, if that is a sharded copy, in the leader only."""
+        """Give the parameters of `model` the values of `trained`, if that is a sharded copy."""
         if trained is model:
             return
         own = dict(model.named_parameters())
         for name, parameter in trained.named_parameters():
-            whole = whole_tensor(parameter.data)
-            if self.processes.is_leader:
-                own[name].data = whole.to(self._device)
+            own[name].data = whole_tensor(parameter.data).to(self._device)
+
+    def spread(self, model: nn.Module) -> None:
+        """Give the parameters of a whole model the values that they have in the leader."""
+        if self.processes.size > 1:
+            for parameter in model.parameters():
+                dist.broadcast(parameter.data, src=0)
+
+    def sharing(self) -> AbstractContextManager[None]:
+        """Return a context manager in which the processes divide validations among them."""
+        return dividing(self.processes.divide) if self.processes.size > 1 else nullcontext()
 
     def evaluate(
         self, evaluate: Callable[[], dict[str, float]], trained: nn.Module, model: nn.Module
     ) -> dict[str, float]:
-        """Return the scores of a validation. The leader computes them with the whole model; all others wait."""
+        """Return the scores of a validation. Each process computes a part of it, with the whole model."""
         self.collect(trained, model)
         scores: dict[str, float] = {}
-        with self.processes.together():
-            if self.processes.is_leader:
-                scores = evaluate()
+        with self.processes.together(), self.sharing():
+            scores = evaluate()
         if trained is not model:
             _release(model)
         return self.processes.broadcast(scores)
@@ -278,21 +292,26 @@ def total_norm(gradients: list[Tensor]) -> Tensor:
     """Return the norm of all gradients together. Sharded ones are of all processes."""
     by_mesh: dict[Any, list[Tensor]] = {}
     for gradient in gradients:
-        by_mesh.setdefault(getattr(gradient, "device_mesh", None), []).append(gradient)
+        mesh = getattr(gradient, "device_mesh", None)
+        if mesh is not None and mesh.size() == 1:  # each operation on a DTensor takes 50 us
+            mesh, (gradient,) = None, local_tensors([gradient])
+        by_mesh.setdefault(mesh, []).append(gradient)
     norms = [nn.utils.get_total_norm(some) for some in by_mesh.values()]
     whole = [whole_tensor(norm) for norm in norms]
     return whole[0] if len(whole) == 1 else nn.utils.get_total_norm(whole)
 
 
-def split_layers(model: nn.Module, mesh: Any) -> None:
+def split_layers(model: nn.Module, mesh: Any, *, source: int | None = 0) -> None:
     """Divide attention heads and feed-forward columns of all layers among the processes of `mesh`, in place.
 
     The input projections of a block are split by their outputs and its output projection by its inputs, so that one sum
-    over the processes per block completes it (Shoeybi et al. 2019). All else is the same in every process.
+    over the processes per block completes it (Shoeybi et al. 2019). All else is the same in every process. `source` is
+    the process that has the values; None if all of them have the same.
     """
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
     n_processes = mesh.size()
+    check_no_head_bias(model, n_processes)
     plan: dict[str, Any] = {}
     for name, module in model.named_modules():
         if isinstance(module, MultiHeadAttention):
@@ -301,18 +320,28 @@ def split_layers(model: nn.Module, mesh: Any) -> None:
             module.n_kv_heads //= n_processes
             plan |= {f"{name}.{one}": ColwiseParallel() for one in ("q_proj", "k_proj", "v_proj")}
             plan[f"{name}.out_proj"] = RowwiseParallel()
+        elif isinstance(module, ExpertFeedForward):
+            raise SharedError(
+                f"--parallel tensor={n_processes}: {name} has experts, which cannot be split; expected shard=N instead",
+                2,
+            )
         elif isinstance(module, FeedForward):
             _check_divides(module, ("d_ff",), n_processes)
             names = [one for one in ("up_proj", "gate_proj") if getattr(module, one) is not None]
             plan |= {f"{name}.{one}": ColwiseParallel() for one in names}
             plan[f"{name}.down_proj"] = RowwiseParallel()
-        elif isinstance(module, Stack) and (module.score_bias is not None or module.relative is not None):
+    parallelize_module(model, mesh, plan, src_data_rank=source)
+
+
+def check_no_head_bias(model: nn.Module, n_processes: int) -> None:
+    """Raise SharedError if a stack of the model adds a bias per head to the scores, which cannot be divided."""
+    for name, module in model.named_modules():
+        if isinstance(module, Stack) and (module.score_bias is not None or module.relative is not None):
             raise SharedError(
                 f"--parallel tensor={n_processes}: {name} adds a bias to the scores of each head, which cannot be "
                 "split; expected rotary, sinusoidal or learned positions, or shard=N instead",
                 2,
             )
-    parallelize_module(model, mesh, plan)
 
 
 def _check_divides(module: nn.Module, names: tuple[str, ...], n_processes: int) -> None:
@@ -328,6 +357,12 @@ def _check_divides(module: nn.Module, names: tuple[str, ...], n_processes: int) 
         raise SharedError(
             f"--parallel tensor={n_processes}: qk_norm is shared by all heads, expected none, or shard=N instead", 2
         )
+
+
+def _taking_over(model: nn.Module) -> nn.Module:
+    """Return a copy of a model that has its parameters, without copying their values."""
+    own = {id(one): nn.Parameter(one.data, requires_grad=one.requires_grad) for one in model.parameters()}
+    return copy.deepcopy(model, dict(own))
 
 
 def _release(model: nn.Module) -> None:

@@ -8,7 +8,7 @@ the run ends at once, with one message.
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -28,8 +28,8 @@ Value = TypeVar("Value")
 JOIN_SECONDS = 40.0
 """Seconds that a process waits for all others to start."""
 STEP_TIMEOUT = timedelta(days=1)
-"""Longest wait for another process later on. The leader alone tokenizes and decodes, which may take hours; torchrun
-notices by itself when a process has ended."""
+"""Longest wait for another process later on. The leader alone tokenizes, which may take hours; torchrun notices by
+itself when a process has ended."""
 
 
 EXPECTED = "expected all of them to be started, with the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE"
@@ -55,6 +55,8 @@ class Processes:
     """Number of this process, from 0."""
     size: int = 1
     """Number of processes."""
+    group: Any = None
+    """The process group that they talk in; None is that of all. A second thread needs another one."""
 
     @property
     def is_leader(self) -> bool:
@@ -66,7 +68,7 @@ class Processes:
         if self.size == 1:
             return value
         box = [value if self.is_leader else None]
-        dist.broadcast_object_list(box, src=0, device=torch.device("cpu"))
+        dist.broadcast_object_list(box, src=0, group=self.group, device=torch.device("cpu"))
         return box[0]  # type: ignore[return-value]
 
     def gather(self, value: Value) -> list[Value]:
@@ -74,8 +76,20 @@ class Processes:
         if self.size == 1:
             return [value]
         found: list[Any] = [None] * self.size
-        dist.all_gather_object(found, value)
+        dist.all_gather_object(found, value, group=self.group)
         return found
+
+    def divide(self, items: Sequence[Given], work: Callable[[Sequence[Given]], list[Value]]) -> list[Value]:
+        """Call `work` with a part of the items in each process, and return the results of all items, in order.
+
+        It returns one result per item. An error in any process becomes a SharedError in all of them.
+        """
+        part = items[self.rank :: self.size]
+        results: list[Value] = []
+        with self.together():
+            if part:
+                results = work(part)
+        return _interleave(self.gather(results), len(items))
 
     def add_up(self, numbers: Tensor, group: Any = None) -> Tensor:
         """Return the sum of a tensor over all processes, or over those of `group`. The tensor is overwritten."""
@@ -203,6 +217,11 @@ def _find_others(rank: int, size: int) -> Any:
             raise SharedError(f"process {other} runs {_in_words(theirs)}: expected {_in_words(own)}, as process {rank}")
     store.set_timeout(STEP_TIMEOUT)
     return store
+
+
+def _interleave(parts: Sequence[Sequence[Value]], size: int) -> list[Value]:
+    """Return the values of which part `n` has every `len(parts)`-th, from number `n` on; there are `size` of them."""
+    return [parts[number % len(parts)][number // len(parts)] for number in range(size)]
 
 
 def _in_words(versions: str) -> str:

@@ -59,6 +59,7 @@ FREE = frozenset(
         "train.offload",
         "train.eval_every",
         "train.save_every",
+        "train.async_save",
         "train.keep_last",
         "train.average_last",
         "train.patience",

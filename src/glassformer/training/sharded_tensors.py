@@ -21,10 +21,10 @@ INDEX = "tensors.json"
 DTYPES = {str(dtype): dtype for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16)}
 
 
-def write_shards(folder: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write the parts of the tensors that this process holds. All processes of the run have to call this.
+def write_shards(folder: Path, tensors: Mapping[str, Tensor], group: Any = None) -> None:
+    """Write the parts of the tensors that this process holds. All processes of `group` have to call this.
 
-    Each tensor has at least one dimension.
+    Each tensor has at least one dimension. The default group is that of all processes of the run.
     """
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
@@ -33,7 +33,7 @@ def write_shards(folder: Path, tensors: Mapping[str, Tensor]) -> None:
     writer = HuggingFaceStorageWriter(str(folder), save_distributed=True, thread_count=1)
     try:
         with warnings.catch_warnings(action="ignore"):  # about a single process
-            save(dict(tensors), storage_writer=writer)
+            save(dict(tensors), storage_writer=writer, process_group=group)
     except CheckpointException as error:  # not an Exception
         raise OSError(_reason(error)) from error
 
@@ -105,3 +105,20 @@ def whole_tensor(tensor: Any) -> Tensor:
     """Return a tensor, put together from the parts of all processes if it is sharded. All processes call this."""
     whole: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
     return whole
+
+
+def copy_to_host(tensor: Any) -> Tensor:
+    """Return a copy of a tensor in the memory of the CPU, sharded as it is."""
+    if not hasattr(tensor, "to_local"):
+        whole: Tensor = tensor.detach().to("cpu", copy=True)
+        return whole
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import DTensor
+
+    mesh = tensor.device_mesh
+    # No operation sends anything over this mesh: it says where in the whole tensor the part belongs.
+    places = DeviceMesh("cpu", mesh.mesh, mesh_dim_names=mesh.mesh_dim_names, _init_backend=False)
+    local = tensor.to_local().detach().to("cpu", copy=True)
+    return DTensor.from_local(
+        local, places, tensor.placements, run_check=False, shape=tensor.shape, stride=tensor.stride()
+    )

@@ -11,8 +11,9 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +26,7 @@ from glassformer.checkpoint.safe_files import CorruptFolderError, SealedFolder, 
 from glassformer.checkpoint.tensor_files import SafeTensors
 from glassformer.training.processes import Processes
 from glassformer.training.sharded_tensors import (
+    copy_to_host,
     is_sharded,
     local_tensors,
     read_shards,
@@ -90,7 +92,15 @@ def saved_positions(folder: Path) -> list[int]:
 
 
 class NotFiniteError(ValueError):
-    """Raised by `save_checkpoint` if a parameter or an optimizer moment is NaN or infinite."""
+    """Raised by `prepare_checkpoint` if a parameter or an optimizer moment is NaN or infinite."""
+
+
+class PreparedSave(NamedTuple):
+    """A checkpoint that can be written."""
+
+    path: Path
+    write: Callable[[], None]
+    """Writes the files; in a run of several processes, all have to call it."""
 
 
 def save_checkpoint(
@@ -100,16 +110,33 @@ def save_checkpoint(
     optimizer: torch.optim.Optimizer,
     processes: Processes | None = None,
 ) -> Path:
-    """Write a checkpoint atomically to `folder` and return its path. A valid checkpoint of the same position is kept.
+    """Write a checkpoint atomically to `folder` and return its path, as `prepare_checkpoint` does in two steps."""
+    prepared = prepare_checkpoint(folder, state, model, optimizer, processes)
+    prepared.write()
+    return prepared.path
 
-    `processes` share a run, and write the checkpoint together; None is a run of one process. Raises NotFiniteError if a
-    parameter or an optimizer moment is NaN or infinite.
+
+def prepare_checkpoint(
+    folder: Path,
+    state: TrainState,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    processes: Processes | None = None,
+    *,
+    copied: bool = False,
+) -> PreparedSave:
+    """Return the path of a checkpoint, and a function that writes it atomically.
+
+    It keeps a valid checkpoint of the same position. With `copied`, the function writes a copy of the tensors in the
+    memory of the CPU, so that the model may change before it is called. `processes` share a run, and write the
+    checkpoint together; None is a run of one process. Raises NotFiniteError if a parameter or an optimizer moment is
+    NaN or infinite.
     """
     alone = processes is None
     processes = processes or Processes()
     path = checkpoint_path(folder, state.position)
     if processes.broadcast(path.exists() and _is_valid(path)):
-        return path
+        return PreparedSave(path, lambda: None)
     moments = {
         f"{name}.{key}": value
         for name, parameter in _learned(model)
@@ -120,24 +147,32 @@ def save_checkpoint(
         for name, value in (pair for tensors in groups.values() for pair in tensors.items()):
             if not local_tensors([value])[0].isfinite().all():
                 raise NotFiniteError(f"{name} holds a NaN or an infinity at update {state.update}")
+    if copied:
+        groups = {group: {name: copy_to_host(x) for name, x in tensors.items()} for group, tensors in groups.items()}
+    counters = json.dumps(_for_json(state), indent=2, allow_nan=False)
+    return PreparedSave(path, partial(_write_checkpoint, path, groups, counters, processes, alone=alone))
+
+
+def _write_checkpoint(
+    path: Path, groups: Mapping[str, Mapping[str, Tensor]], counters: str, processes: Processes, *, alone: bool
+) -> None:
+    """Write the files of a checkpoint. With `alone` they hold whole tensors; otherwise each process writes its part."""
     try:
         with _new_shared_folder(path, processes) as work:
             if alone:
                 for file, tensors in zip((WEIGHTS, OPTIMIZER), groups.values(), strict=True):
                     write_tensors(work / file, {name: value.contiguous().cpu() for name, value in tensors.items()})
             else:
-                write_shards(
-                    work, {name: _at_least_1d(x) for tensors in groups.values() for name, x in tensors.items()}
-                )
+                parts = {name: _at_least_1d(x) for tensors in groups.values() for name, x in tensors.items()}
+                write_shards(work, parts, processes.group)
             if processes.is_leader:
                 if not alone:
                     write_index(work, groups, processes.size)
-                write_text(work / STATE, json.dumps(_for_json(state), indent=2, allow_nan=False))
+                write_text(work / STATE, counters)
     except WriteError as error:
-        raise OSError(f"{error}. This checkpoint is not saved; {newest_saved(folder)}") from error
+        raise OSError(f"{error}. This checkpoint is not saved; {newest_saved(path.parent)}") from error
     except Exception as error:
-        raise OSError(f"could not save the checkpoint {path}: {error}; {newest_saved(folder)}") from error
-    return path
+        raise OSError(f"could not save the checkpoint {path}: {error}; {newest_saved(path.parent)}") from error
 
 
 def _is_valid(path: Path) -> bool:

@@ -107,6 +107,8 @@ class TrainConfig(Checked):
     """Updates between two validations; each one also saves."""
     save_every: Count = 500
     """Updates between two checkpoints."""
+    async_save: Literal["auto", "on", "off"] = "auto"
+    """Write checkpoints while the training continues, from a copy in the memory of the CPU; auto does so on a GPU."""
     keep_last: Count = 3
     """Number of newest checkpoints that are kept in addition to the best one."""
     average_last: Whole = 0

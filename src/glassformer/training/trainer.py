@@ -24,22 +24,21 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from glassformer.checkpoint.model_folder import load_parameters
 from glassformer.data.batching.update_batches import UpdateBatches
 from glassformer.progress import Step
 from glassformer.runtime.devices import choose_device
 from glassformer.training.adversarial import shifted_embeddings, token_tables
-from glassformer.training.checkpoint_choice import best_evaluation, best_parameters, discard_old, goodness, last_average
+from glassformer.training.background_save import BackgroundSave
+from glassformer.training.checkpoint_choice import best_evaluation, choose_parameters, discard_old
 from glassformer.training.gradient_setup import GradientSetup
 from glassformer.training.gradients import Batch, TrainBatch, mix_seed
-from glassformer.training.lora import fold_adapters
 from glassformer.training.optimizers import make_optimizer
 from glassformer.training.parallel import Parallel, total_norm
 from glassformer.training.precision import choose_precision
@@ -54,7 +53,7 @@ from glassformer.training.state import (
     checkpoint_path,
     load_newest,
     newest_saved,
-    save_checkpoint,
+    prepare_checkpoint,
 )
 from glassformer.training.stop_signals import Interrupted, StopSignals
 from glassformer.training.train_config import TrainConfig
@@ -140,7 +139,7 @@ class Trainer(Generic[Batch]):
         # Sharding replaces the parameters, so that the optimizer comes after it.
         self.optimizer = make_optimizer(self.model, self.config)
         self.gradients = self.setup.gradients()
-        is_simple = self.precision != "fp16" and not self.parallel.is_active
+        is_simple = self.precision != "fp16" and self.parallel.processes.size == 1 and not self.config.offload
         self.is_async = can_apply_on_device(self.optimizer, self.device) and is_simple
         self.state = TrainState()
         self._started: StartedUpdate | None = None
@@ -151,6 +150,7 @@ class Trainer(Generic[Batch]):
         self.save_seconds = 0.0
         """Duration of the last save in this process."""
         self._signals = StopSignals()
+        self._saving = BackgroundSave()
 
     def run(self) -> dict[str, Tensor]:
         """Train until the plan ends or validation stops improving, then choose parameters, load and return them.
@@ -163,37 +163,55 @@ class Trainer(Generic[Batch]):
         self.setup.pull()
         if not self.state.position or self.precision != "fp16":
             self.state.loss_scale = START_SCALE if self.precision == "fp16" else 1.0
-        with self._signals.handling(), prefetching(self._update_batches, self.device) as self._get_batches:
+        loading = prefetching(self._update_batches, self.device)
+        with self._signals.handling(), self._saving, loading as self._get_batches:
             while True:
                 if self._started is None or self._is_state_needed():
                     self._finish_started()
                     # Before each update instead of after, so that a run stopped in between misses no validation.
                     if self._is_evaluation_due():
-                        self._evaluate()
-                        self.save()
+                        self.validate()
+                        self._start_save()
                     elif self.state.position % self.config.save_every == 0 and self.state.position:
-                        self.save()
+                        self._start_save()
                     self.plan = self.correct(self.state) or self.plan
                     if self._is_over():
                         break
                 self._update()
-        return self._choose_parameters()
+        return choose_parameters(self)
 
     def save(self) -> None:
         """Write a checkpoint; keep only the newest, the best and the last `keep_last` at multiples of `save_every`."""
+        self._start_save()
+        self._saving.wait()
+
+    def _start_save(self) -> None:
+        """Save as `save` does. With `async_save` the files are written while the training continues."""
         self._finish_started()
         began = time.perf_counter()
+        self._saving.wait()
         is_new = not checkpoint_path(self.folder, self.state.position).exists()
+        is_late = self.config.async_save == "on" or (self.config.async_save == "auto" and self.device.type != "cpu")
         try:
-            path = save_checkpoint(self.folder, self.state, self.model, self.optimizer, self.parallel.writers)
+            path, write = prepare_checkpoint(
+                self.folder, self.state, self.model, self.optimizer, self.parallel.writers, copied=is_late
+            )
         except NotFiniteError as error:
             raise self._diverged(str(error)) from error
-        if self.parallel.processes.is_leader:
-            discard_old(self.folder, self.best(), self.config)
+        best = self.best()
+
+        def write_and_discard() -> None:
+            write()
+            if self.parallel.processes.is_leader:
+                discard_old(self.folder, best, self.config)
+
+        def tell() -> None:
+            if is_new:
+                self.on_save(path)
+
+        self._saving.start(write_and_discard, tell, in_thread=is_late)
         self.save_seconds = time.perf_counter() - began
         self.state.other_seconds += self.save_seconds
-        if is_new:
-            self.on_save(path)
 
     def best(self) -> Evaluation | None:
         """Return the best validation so far, the earliest one if several are equal; None before the first."""
@@ -354,44 +372,27 @@ class Trainer(Generic[Batch]):
         advice = "A lower lr, a longer warmup or precision='fp32' may help"
         return DivergedError(f"the training diverged: {what}; {newest_saved(self.folder)}. {advice}")
 
-    def _evaluate(self, average: Callable[[], dict[str, float]] | None = None) -> None:
-        """Validate and record the scores. `average` validates the average instead, in one process."""
+    def validate(self, *, is_average: bool = False) -> None:
+        """Validate and record the scores. `is_average` says that the model has the average of the last checkpoints."""
         began = time.perf_counter()
         self.whole_model.eval()
         with torch.inference_mode(), Step("validating"):
-            scores = average() if average else self.parallel.evaluate(self.evaluate, self.model, self.whole_model)
+            scores = self.parallel.evaluate(self.evaluate, self.model, self.whole_model)
         self.validation_seconds = time.perf_counter() - began
         self.state.other_seconds += self.validation_seconds
-        evaluation = Evaluation(self.state.position, self.state.update, scores, is_average=average is not None)
+        evaluation = Evaluation(self.state.position, self.state.update, scores, is_average=is_average)
         self.state.evaluations.append(evaluation)
         self.on_evaluation(evaluation)
 
-    def _choose_parameters(self) -> dict[str, Tensor]:
-        """Load and return the best checkpoint's parameters, or the average of the last ones if as good or better.
-
-        In a run of several processes, only the leader does so.
-        """
-        best = self.best()
-        assert best is not None
-        self.parallel.collect(self.model, self.whole_model)
-        self.model = self.whole_model
-        if not self.parallel.processes.is_leader:
-            return {}
-        chosen = best_parameters(self.folder, best)
-        average = last_average(self.folder, self.config, partial(fold_adapters, self.model))
-        if average is not None:
-            load_parameters(self.model, average, "the average")
-            self._evaluate(self.evaluate)
-            averaged = self.state.evaluations.pop()
-            if goodness(averaged, self.config.metric) >= goodness(best, self.config.metric):
-                chosen = average
-        load_parameters(self.model, chosen, "the chosen parameters")
-        self.model.eval()
-        return chosen
-
     def _stop_if_asked(self) -> None:
-        """If a signal arrived, save a checkpoint and raise Interrupted. Resuming repeats an unfinished update."""
-        received = self.parallel.agree_on_stop(self._signals.received)
+        """If a signal arrived, save a checkpoint and raise Interrupted. Resuming repeats an unfinished update.
+
+        If a checkpoint could not be written in the background, raise the reason.
+        """
+        received, has_failed = self.parallel.agree(self._signals.received, has_failed=self._saving.has_failed)
+        if has_failed:
+            self._saving.wait()
+        self._saving.poll()
         if received is not None:
             self.save()
             raise Interrupted(received)
