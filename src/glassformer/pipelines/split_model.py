@@ -16,6 +16,7 @@ from glassformer.models import Model
 from glassformer.nn import Layer
 from glassformer.training.parallel import check_no_head_bias, read_layout, split_layers
 from glassformer.training.processes import SharedError, joined
+from glassformer.training.resident_memory import give_back_freed
 
 
 def join_for_inference(parallel: str, device: torch.device) -> int:
@@ -50,6 +51,7 @@ class ModelSplitter:
         if isinstance(module, Layer):
             split_layers(module, self._mesh, source=None)
             module.to(self._device)
+            give_back_freed()  # otherwise the heap keeps holes of the size of whole matrices
 
     def finish(self, model: Model) -> None:
         """Complete a model whose layers were divided: move the rest of it to the device.
