@@ -133,6 +133,9 @@ def live_server(folder: Path) -> Iterator[tuple[str, int]]:
             server.wait(20)
         except subprocess.TimeoutExpired:
             server.kill()
+            server.wait()
+        if server.stdout is not None:
+            server.stdout.close()
 
 
 def processor_seconds(server: int) -> tuple[float, float]:
