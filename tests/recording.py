@@ -21,6 +21,9 @@ DECODERS = {
     "relative": replace(SMALL, positions="relative"),
     "window": replace(SMALL, positions="learned", sliding_window=3),
     "parallel": replace(SMALL, positions="rotary", norm_placement="pre", parallel_ffn="one_norm", norm_bias=False),
+    "experts": replace(
+        SMALL, positions="rotary", gated=True, n_experts=4, shared_expert_d_ff=8, expert_d_ff=12, dense_layers=(0,)
+    ),
     "sandwich, capped": replace(
         SMALL,
         positions="rotary",

@@ -35,6 +35,10 @@ ALSO = {
     "olmo2": "OLMo 2",
     "olmo3": "OLMo 3",
     "smollm3": "SmolLM3",
+    "mixtral": "Mixtral 8x7B and 8x22B",
+    "qwen2_moe": "Qwen1.5-MoE, Qwen2-57B-A14B",
+    "qwen3_moe": "Qwen3-30B-A3B, Qwen3-235B-A22B",
+    "olmoe": "OLMoE",
 }
 NORMED = {"head_transform": True, "head_activation": "gelu", "head_norm": True, "head_bias": False}
 """The dense layer of all heads of ModernBERT."""

@@ -53,6 +53,7 @@ def build(drawn: Drawn, seed: int) -> Any:
     """Build a model of that config with weights so large that mistakes show in its outputs."""
     torch.manual_seed(seed)
     drawn.config._attn_implementation = "eager"
+    drawn.config._experts_implementation = "eager"  # HF's grouped products need widths that are multiples of 4
     model = getattr(transformers, drawn.class_name)(drawn.config).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -294,6 +295,30 @@ def _llama(choose: random.Random, prefix: str) -> tuple[str, dict[str, Any], lis
         settings["max_window_layers"] = choose.choice([0, 1, settings["num_hidden_layers"]])
         odd.append(({"layer_types": ["chunked_attention"] * settings["num_hidden_layers"]}, "layer_types=.*chunked"))
     return prefix, settings, ["ForCausalLM", "ForCausalLM", "Model"], odd
+
+
+def _experts(choose: random.Random, prefix: str) -> tuple[str, dict[str, Any], list[str], Odd]:
+    prefix, settings, heads, odd = _llama(choose, prefix)
+    n_experts, key = choose.choice([2, 3, 5]), "num_local_experts" if prefix == "Mixtral" else "num_experts"
+    settings |= {key: n_experts, "num_experts_per_tok": choose.choice([1, 2, n_experts])}
+    settings |= {"router_aux_loss_coef": choose.choice([0.0, 0.01]), "norm_topk_prob": choose.random() < 0.5}
+    odd = [entry for entry in odd if "layer_types" not in entry[0] or prefix == "Qwen2Moe"]
+    odd.append(({"num_experts_per_tok": n_experts + 1}, f"experts_per_token={n_experts + 1}: expected at most"))
+    if prefix == "Mixtral":
+        settings["sliding_window"] = choose.choice([None, 3, 5])
+        odd.append(({"router_jitter_noise": 0.1}, "router_jitter_noise=0.1"))
+    if prefix in ("Qwen2Moe", "Qwen3Moe"):
+        settings |= {"moe_intermediate_size": choose.choice([7, 12]), "mlp_only_layers": choose.choice([[], [], [0]])}
+        settings["decoder_sparse_step"] = choose.choice([1, 1, 2])
+    if prefix == "Qwen2Moe":
+        settings["sliding_window"] = choose.choice([3, 5])
+        settings |= {"shared_expert_intermediate_size": choose.choice([5, 9]), "qkv_bias": choose.random() < 0.5}
+    if prefix == "Olmoe":
+        settings["head_dim"] = settings["hidden_size"] // settings["num_attention_heads"]
+        settings["rope_parameters"] = rope(choose, settings["head_dim"], settings["max_position_embeddings"])
+        odd = [entry for entry in odd if "head" not in entry[0]]  # HF has no other heads
+        odd.append(({"clip_qkv": 0.5}, "clip_qkv=0.5"))
+    return prefix, settings, heads, odd
 
 
 def _phi3(choose: random.Random) -> tuple[str, dict[str, Any], list[str], Odd]:
@@ -610,6 +635,10 @@ DRAWS = {
     "mistral": lambda choose: _llama(choose, "Mistral"),
     "qwen2": lambda choose: _llama(choose, "Qwen2"),
     "qwen3": lambda choose: _llama(choose, "Qwen3"),
+    "mixtral": lambda choose: _experts(choose, "Mixtral"),
+    "qwen2_moe": lambda choose: _experts(choose, "Qwen2Moe"),
+    "qwen3_moe": lambda choose: _experts(choose, "Qwen3Moe"),
+    "olmoe": lambda choose: _experts(choose, "Olmoe"),
     "phi3": _phi3,
     "stablelm": lambda choose: _with_family_settings(choose, "StableLm"),
     "gemma2": lambda choose: _gemma_now(choose, "Gemma2"),

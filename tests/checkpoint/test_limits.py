@@ -52,6 +52,7 @@ def test_a_format_classifies_every_config_field(limits):
         (LLAMA, {"positions": "learned"}, "positions='learned' .expected 'rotary'"),
         (LLAMA, {"gated": False}, "gated=False"),
         (LLAMA, {"max_len": None}, "max_len=None"),
+        (LLAMA, {"n_experts": 4}, "'llama' cannot express n_experts=4 .expected 0"),
         (LLAMA, {"share_layers": True}, "share_layers=True"),
         (LLAMA, {"qkv_bias": True, "out_bias": True, "ffn_bias": True, "head_dim": 6, "scale_embeddings": True}, None),
         (QWEN3, {"head_dim": 6}, None),

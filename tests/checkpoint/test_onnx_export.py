@@ -42,6 +42,7 @@ def random_model(name, *, seed=1, **changes):
             marks=pytest.mark.full,
         ),
         ("tiny-bert-base", {"n_encoder_layers": 1, "positions": "sinusoidal"}),
+        pytest.param("tiny-qwen2-moe", {"n_decoder_layers": 1}, marks=pytest.mark.full),
     ],
 )
 def test_exported_models_give_the_same_numbers_and_choices(tmp_path, name, changes):

@@ -1,6 +1,7 @@
 """`glassformer explain` writes the page and the numbers, checks a model, and refuses what has no effect."""
 
 import json
+from urllib.parse import parse_qsl
 
 import pytest
 import torch
@@ -63,3 +64,16 @@ def test_an_unknown_part_is_named(call, folder):
     code, _, err = call("explain", folder, "--check", "--ablate", "encoder.layers.9.ffn", "--device", "cpu")
     assert code == 1
     assert "no part 'encoder.layers.9.ffn' to switch off" in err
+
+
+def test_the_address_of_the_live_page_shows_what_the_flags_say(call, folder, monkeypatch):
+    monkeypatch.setattr("glassformer.serve.http_server.serve", lambda *_, on_start: on_start("http://here"))
+    code, out, _ = call("explain", folder, "--live", "--device", "cpu")
+    assert (code, out) == (0, "explore model at http://here/explore\n")
+    flags = ["--text", "a & b", "--beam", "3", "--max-tokens", "5", "--ablate", "positions", "encoder.layers.0.ffn"]
+    code, out, _ = call("explain", folder, "--live", *flags, "--device", "cpu")
+    address = out.rsplit(" at ", 1)[1].strip()
+    assert code == 0
+    assert address.startswith("http://here/explore#")
+    expected = {"text": "a & b", "beam": "3", "off": "positions,encoder.layers.0.ffn", "max_tokens": "5"}
+    assert dict(parse_qsl(address.partition("#")[2])) == expected

@@ -12,11 +12,13 @@ from checkpoint import hf_models
 from checkpoint.cached_repositories import put_in_cache
 from glassformer.checkpoint import CorruptFolderError, load_model
 from glassformer.checkpoint.gguf_export import write_gguf
+from glassformer.checkpoint.model_folder import save_model
 from glassformer.checkpoint.safe_files import seal_folder
 from glassformer.checkpoint.summary import summarize
 from glassformer.cli import main
 from glassformer.cli.info import describe
 from glassformer.models import DecoderModel, preset
+from glassformer.models.costs import count_active_parameters, count_parameters
 from glassformer.pipelines.classifier import Classifier
 from glassformer.pipelines.trained_pipeline import TrainedPipeline
 from glassformer.pipelines.translator import Translator
@@ -83,6 +85,14 @@ def test_the_text_output_has_one_fact_per_line(tmp_path, capsys):
     assert "  chat template  none" in lines
     assert "    d_model = 16" in lines
     assert json.loads(told(capsys, tmp_path / "m", "--json"))["task"] == "classification"
+
+
+def test_parameters_of_a_token_are_shown_if_there_are_experts(tmp_path, capsys):
+    config = preset("tiny-mixtral")
+    save_model(tmp_path / "m", DecoderModel(config))
+    first = told(capsys, tmp_path / "m").splitlines()[0]
+    every, few = count_parameters(config), count_active_parameters(config)
+    assert first.endswith(f"{every:,} parameters, {few:,} of them for each token")
 
 
 def test_data_settings_are_shown_where_they_are_not_the_default(tmp_path, capsys):

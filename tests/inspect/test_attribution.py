@@ -95,3 +95,14 @@ def test_a_wrong_position_and_too_much_work_are_told(monkeypatch):
     found = describe_attribution(read, objective, maps, None)
     assert [method["name"] for method in found["methods"]] == ["attention rollout"]
     assert "too large" in found["note"]
+
+
+@pytest.mark.parametrize("limit", ["MOST_OUTPUTS", "MOST_PAIRS"])
+def test_only_outputs_of_a_short_text_are_all_attributed(monkeypatch, limit):
+    read, run, objective = asked(LanguageModel)
+    maps = roll_out(read, run)
+    assert len(describe_attribution(read, objective, maps, None)["per_position"]) > 1
+    monkeypatch.setattr(attribution, limit, 1)
+    found = describe_attribution(read, objective, maps, None)
+    assert len(found["per_position"]) == 1
+    assert [method["name"] for method in found["methods"]][:2] == ["gradient x input", "integrated gradients"]

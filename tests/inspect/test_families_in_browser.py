@@ -22,11 +22,11 @@ TEXT = "the old cat sees the saw"
 FAMILIES = [name for name in PRESETS if name.startswith("tiny-")]
 
 
-def pipeline_of(family):
+def pipeline_of(family, **changes):
     """A pipeline around a random model of the family."""
     torch.manual_seed(0)
     own = tokenizer()
-    model = build_model(preset(family, vocab_size=own.vocab_size)).eval()
+    model = build_model(preset(family, vocab_size=own.vocab_size, **changes)).eval()
     if model.kind == "encoder":
         return MaskFiller(model, Reader.own(own))
     return LanguageModel(model, own, SHORT) if model.kind == "decoder" else Translator(model, own, own, SHORT)
@@ -87,12 +87,7 @@ def test_numbers_on_the_page_are_those_of_a_plain_forward(pages, kind):
 @pytest.mark.full
 @pytest.mark.parametrize("kind", [LanguageModel, Classifier])
 def test_a_thousand_tokens_of_a_real_model_are_shown(pages, kind):
-    own = tokenizer()
-    if kind is LanguageModel:
-        pipe = pipeline_of("tiny-llama")
-    else:
-        model = build_model(preset("tiny-bert-base", vocab_size=own.vocab_size, max_len=2000)).eval()
-        pipe = MaskFiller(model, Reader.own(own))
+    pipe = pipeline_of("tiny-llama" if kind is LanguageModel else "tiny-bert-base", max_len=2000)
     found = explain(pipe, "the old cat sees the big saw " * 145, name="long", max_tokens=3).data
     assert len(found["text"]["source"]["ids"]) > 1000
     show_all(pages, found)

@@ -15,6 +15,7 @@ FAMILIES = [
     *KINDS,
     "tiny-albert-base",
     "tiny-deberta-v3-base",
+    "tiny-qwen2-moe",
     *(pytest.param(name, marks=pytest.mark.full) for name in ("tiny-t5-small", "tiny-gpt2", "tiny-umt5-small")),
 ]
 

@@ -1,13 +1,20 @@
 """Costs computed from the config equal those that torch counts while the model runs."""
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from glassformer.models import PRESETS, ModelConfig, build_model, preset
-from glassformer.models.costs import count_parameters, forward_flops, training_flops, weight_bytes_by_format
+from glassformer.models.costs import (
+    count_active_parameters,
+    count_parameters,
+    forward_flops,
+    training_flops,
+    weight_bytes_by_format,
+)
 from glassformer.runtime.prepare_model import weight_bytes
 
 TINY = [name for name in PRESETS if name.startswith("tiny-")]
@@ -27,7 +34,7 @@ def random_config(seed):
     if kind == "encoder_decoder":
         ties += ["embeddings"] + ["all"] * may_tie
     tie = draw.choice(ties)
-    return ModelConfig(
+    config = ModelConfig(
         vocab_size=23,
         source_vocab_size=29 if kind == "encoder_decoder" and tie in ("none", "output") else None,
         n_encoder_layers=0 if kind == "decoder" else draw.choice([1, 3]),
@@ -57,6 +64,16 @@ def random_config(seed):
         n_labels=7 if head in ("sequence_class", "token_class") else None,
         head_transform=has_transform,
         dropout=0.0,
+    )
+    if kind != "decoder" or draw.random() < 0.5:
+        return config
+    return replace(
+        config,
+        n_experts=draw.choice([3, 5]),
+        experts_per_token=draw.choice([1, 2]),
+        expert_d_ff=draw.choice([None, 14]),
+        shared_expert_d_ff=draw.choice([None, 18]),
+        dense_layers=() if config.share_layers else draw.choice([(), (0,)]),
     )
 
 
@@ -138,3 +155,11 @@ def test_the_memory_in_each_format_is_that_of_the_prepared_model(name):
         assert found[str(dtype).removeprefix("torch.")] == weight_bytes(config, dtype)
     for quantize in ("int8", "int4"):
         assert found[quantize] == weight_bytes(config, torch.float32, quantize)
+
+
+def test_active_parameters_are_those_of_the_chosen_experts():
+    config = preset("tiny-qwen2-moe", dense_layers=(0,))
+    expert = build_model(config).decoder.layers[1].ffn.experts[0]
+    idle = (config.n_experts - config.experts_per_token) * sum(p.numel() for p in expert.parameters())
+    assert count_active_parameters(config) == count_parameters(config) - idle
+    assert count_active_parameters(preset("tiny-llama")) == count_parameters(preset("tiny-llama"))

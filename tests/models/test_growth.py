@@ -7,7 +7,11 @@ from glassformer.models import ModelConfig, build_model, preset
 from glassformer.models.growth import check_growth, grow_model
 from glassformer.models.presets import FULL_SIZE
 
-FAMILIES = tuple(name for name in FULL_SIZE if preset(name).positions != "disentangled" and preset(name).first_norm)
+FAMILIES = tuple(
+    name
+    for name in FULL_SIZE
+    if preset(name).positions != "disentangled" and preset(name).first_norm and not preset(name).n_experts
+)
 DECODER = {"vocab_size": 20, "n_decoder_layers": 2, "d_model": 8, "n_heads": 2, "d_ff": 12, "max_len": 16}
 DECODER |= {"norm_placement": "pre", "positions": "rotary", "head": "language_model", "dropout": 0.0}
 ENCODER = {**DECODER, "n_decoder_layers": 0, "n_encoder_layers": 2, "positions": "learned"}
@@ -98,6 +102,7 @@ def test_a_wider_model_has_the_same_outputs(family):
     ("config", "message"),
     [
         (preset("tiny-modernbert-base"), "first_norm=False: a model with this setting cannot grow yet"),
+        (preset("tiny-mixtral"), "n_experts=4: a model with experts cannot grow yet"),
         (preset("tiny-bert-base", conv_kernel=3), "conv_kernel=3: a model with this setting cannot grow yet"),
     ],
 )

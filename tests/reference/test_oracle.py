@@ -21,6 +21,7 @@ YARN = LLAMA3 | {"rope_scaling": "yarn"}
 LONG = ROTARY | {"rope_scaling": "longrope", "rope_factor": 2.0, "rope_original_len": 8}
 LONG |= {"rope_short_divisors": (1.0, 1.5, 2.0, 3.0), "rope_long_divisors": (2.0, 1.0, 4.0, 5.0)}
 DISENTANGLED = RELATIVE | {"positions": "disentangled", "kinds": ["encoder"]}
+EXPERTS = {"n_experts": 4, "kinds": ["decoder"]}
 CLASSES = {"head": "sequence_class", "n_labels": 3}
 TOKENS = {"head": "token_class", "n_labels": 4}
 NARROW = {"embedding_width": 6}
@@ -66,6 +67,15 @@ OPTIONS: dict[str, list[dict]] = {
     "activation": [{"activation": name} for name in ("relu", "gelu", "gelu_tanh", "silu")],
     "gated": [{"gated": True, "activation": name} for name in ("relu", "gelu", "gelu_tanh", "silu")],
     "ffn_bias": [{"ffn_bias": False}, {"ffn_bias": False, "gated": True}],
+    "n_experts": [EXPERTS, EXPERTS | {"gated": True, "activation": "silu"}, EXPERTS | {"n_experts": 2}],
+    "experts_per_token": [EXPERTS | {"experts_per_token": n} for n in (1, 3, 4)],
+    "expert_d_ff": [EXPERTS | {"expert_d_ff": 5, "ffn_bias": False}],
+    "shared_expert_d_ff": [EXPERTS | {"shared_expert_d_ff": 6, "gated": True}],
+    "normalize_expert_weights": [
+        EXPERTS | {"normalize_expert_weights": False},
+        EXPERTS | {"normalize_expert_weights": False, "shared_expert_d_ff": 6, "norm_placement": "pre"},
+    ],
+    "dense_layers": [EXPERTS | {"dense_layers": (0,)}, EXPERTS | {"dense_layers": (1,), "expert_d_ff": 3}],
     "norm": [{"norm": name} for name in ("layer", "rms", "offset_rms", "mean_std")]
     + [{"norm": "offset_rms", "qk_norm": True, "embedding_norm": True}],
     "norm_placement": [
@@ -146,7 +156,8 @@ OPTIONS: dict[str, list[dict]] = {
         {"parallel_ffn": form, "norm_placement": "pre", "kinds": ["encoder", "decoder"]} | more
         for form in ("none", "two_norms", "one_norm")
         for more in ({"norm": "rms", "residual_multiplier": 0.3}, ROTARY | {"rope_width": 4, "n_kv_heads": 1})
-    ],
+    ]
+    + [EXPERTS | {"parallel_ffn": "one_norm", "norm_placement": "pre"}],
     "output_multiplier": [
         {"head": "language_model", "output_multiplier": 0.2},
         {"head": "language_model", "output_multiplier": 0.2, "scale_output": True},
@@ -167,7 +178,7 @@ OPTIONS: dict[str, list[dict]] = {
         ONE_VOCABULARY | {"tie": "all", "kinds": ["encoder_decoder"]},
         ONE_VOCABULARY | {"tie": "all", "head_transform": True, "kinds": ["encoder_decoder"]} | NARROW,
     ],
-    "share_layers": [{"share_layers": True}, {"share_layers": True} | RELATIVE],
+    "share_layers": [{"share_layers": True}, {"share_layers": True} | RELATIVE, EXPERTS | {"share_layers": True}],
     "head": [
         *({"head": name} for name in ("none", "language_model", "span", "embedding")),
         TOKENS,

@@ -40,6 +40,21 @@ def test_a_relu_is_fused_into_the_layer_before_it(int8_linear):
         torch.testing.assert_close(joined(x), network(x), rtol=0, atol=0.05 * network(x).abs().max().item())
 
 
+def test_routers_of_experts_stay_as_they_are(int8_linear):
+    for weights in ("int8", "int4"):
+        model = build_model(preset("tiny-qwen2-moe"))
+        network = quantize(model, weights).get_submodule("decoder.layers.0.ffn")
+        before = model.get_submodule("decoder.layers.0.ffn")
+        assert torch.equal(network.router.weight, before.router.weight)
+        assert torch.equal(network.shared_gate.weight, before.shared_gate.weight)
+        assert not any(type(module) is nn.Linear for module in network.modules())
+        # A token whose scores are close may go to another expert, so the network alone is compared, not the model.
+        x = torch.randn(3, 5, 16)
+        with torch.inference_mode():
+            exact, found = before.eval()(x), network(x)
+        assert (found - exact).norm() < (0.05 if weights == "int8" else 0.25) * exact.norm()
+
+
 @pytest.mark.parametrize("name", ["tiny-transformer-base", "tiny-llama", "tiny-t5-small", "tiny-bert-base"])
 def test_the_logits_of_a_quantized_model_stay_close(int8_linear, name):
     torch.manual_seed(0)

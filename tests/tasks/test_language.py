@@ -96,6 +96,20 @@ def test_streamed_and_whole_texts_are_equal_even_when_sampled(trained):
     assert model.generate("", max_new_tokens=3)  # from nothing
 
 
+def test_a_model_with_experts_learns_and_says_how_evenly_they_are_chosen(one_text, tmp_path, capsys):
+    config = quick(one_text)
+    model = replace(config.model, n_experts=4, expert_d_ff=24)
+    train = replace(config.train, updates=60, eval_every=30, save_every=30, gradient_checkpointing=True)
+    scores = Language(replace(config, model=model, train=train)).train(tmp_path / "model")
+    said = capsys.readouterr().err
+    assert said.count("experts: the busiest of 4 is chosen for") >= 2
+    assert "2 of 4 experts" in (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
+    assert scores["loss"] < 0.8
+    found = load(tmp_path / "model")
+    assert found.model.config.n_experts == 4
+    assert found.generate("five si", max_new_tokens=1) == "x"
+
+
 def test_documents_are_separated_and_generation_ends(documents, tmp_path):
     scores = Language(quick(documents, "bpe")).train(tmp_path / "model")
     assert next(iter(scores.values)) == "bits_per_byte"

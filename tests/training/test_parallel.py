@@ -13,6 +13,7 @@ from glassformer.data.batching.labeled_batches import LabeledBatch
 from glassformer.data.batching.noised_batches import MaskedBatch
 from glassformer.data.batching.packed_windows import PackedBatch
 from glassformer.data.batching.preference_batches import PreferenceBatch
+from glassformer.models import build_model, preset
 from glassformer.training.parallel import Layout, Parallel, read_layout, split_layers
 from glassformer.training.processes import Processes, SharedError, joined
 from glassformer.training.train_config import TrainConfig
@@ -231,3 +232,9 @@ def test_layers_that_cannot_be_split_are_named(shape, size, message):
     model = build("translation", **shape)
     with pytest.raises(SharedError, match=re.escape(message)):
         split_layers(model, SimpleNamespace(size=lambda: size))
+
+
+def test_experts_are_not_split():
+    model = build_model(preset("tiny-mixtral"))
+    with pytest.raises(SharedError, match=r"tensor=2: decoder\.layers\.0\.ffn has experts, which cannot be split"):
+        split_layers(model, SimpleNamespace(size=lambda: 2))

@@ -13,6 +13,7 @@ from torch import nn
 from glassformer.checkpoint.limits import ROTARY_SCALING_FIELDS, FormatLimits, refuse, unset
 from glassformer.checkpoint.output_folder import new_folder
 from glassformer.models import EncoderDecoderModel, ModelConfig
+from glassformer.models.config_names import EXPERT_FIELDS
 from glassformer.nn import Embeddings, Layer, LearnedPositions, MultiHeadAttention, SinusoidalPositions, Stack
 
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH"}
@@ -59,6 +60,7 @@ LIMITS = FormatLimits(
         **unset("relative_bias", "key_bias", "conv_kernel", "conv_activation", "first_norm"),
         **unset("embedding_multiplier", "residual_multiplier", "output_multiplier"),
         **unset("norm_bias", "norm_weight", "parallel_ffn", "qk_norm_over", "clip_qkv", "attention_softcap"),
+        **unset("n_experts", *EXPERT_FIELDS),
         **unset("global_layers", "local_rope_theta", "unrotated_layers", "output_softcap"),
         **unset("rope_width", "rope_scaling", *ROTARY_SCALING_FIELDS),
         "token_types": (0,),
@@ -185,12 +187,13 @@ def _stack(spec: Any, stack: Stack, embeddings: Embeddings, config: ModelConfig)
             _linear(inner.attention.linear[1], [cross.k_proj, cross.v_proj])
             _linear(inner.attention.linear[2], [cross.out_proj])
             _norm(inner.attention.layer_norm, layer.cross_attn_sublayer.norm)
-        if layer.ffn.gate_proj is not None:
-            _linear(inner.ffn.linear_0, [layer.ffn.gate_proj])
-            _linear(inner.ffn.linear_0_noact, [layer.ffn.up_proj])
+        ffn: Any = layer.ffn  # a model with experts was refused
+        if ffn.gate_proj is not None:
+            _linear(inner.ffn.linear_0, [ffn.gate_proj])
+            _linear(inner.ffn.linear_0_noact, [ffn.up_proj])
         else:
-            _linear(inner.ffn.linear_0, [layer.ffn.up_proj])
-        _linear(inner.ffn.linear_1, [layer.ffn.down_proj])
+            _linear(inner.ffn.linear_0, [ffn.up_proj])
+        _linear(inner.ffn.linear_1, [ffn.down_proj])
         _norm(inner.ffn.layer_norm, layer.ffn_sublayer.norm)
 
 

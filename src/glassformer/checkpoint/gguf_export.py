@@ -16,6 +16,7 @@ from glassformer.checkpoint.limits import ROTARY_SCALING_FIELDS, FormatLimits, r
 from glassformer.checkpoint.output_folder import check_output_file
 from glassformer.checkpoint.safe_files import replacing
 from glassformer.models import DecoderModel, ModelConfig
+from glassformer.models.config_names import EXPERT_FIELDS
 from glassformer.text.gguf_tokenizer import CUTS, GPT2_WORDS
 
 NAMES = {
@@ -80,6 +81,7 @@ def _limits(architecture: str, **biases_and_norms: tuple[bool, ...]) -> FormatLi
             **unset("relative_bias", "key_bias", "conv_kernel", "conv_activation", "first_norm"),
             **unset("embedding_multiplier", "residual_multiplier", "output_multiplier"),
             **unset("norm_bias", "norm_weight", "parallel_ffn", "qk_norm_over", "clip_qkv", "attention_softcap"),
+            **unset("n_experts", *EXPERT_FIELDS),
             **unset("global_layers", "local_rope_theta", "unrotated_layers", "output_softcap"),
             "token_types": (0,),
             "embedding_norm": (False,),

@@ -41,6 +41,12 @@ def check_sizes(
             f"{config.n_encoder_layers} encoder and {config.n_decoder_layers} decoder layers: expected at most {depth} "
             f"for a file with {len(shapes)} tensors"
         )
+    n_networks = config.n_experts * (1 if config.share_layers else config.n_decoder_layers - len(config.dense_layers))
+    if n_networks > len(shapes):
+        raise ValueError(
+            f"n_experts={config.n_experts}: expected at most {len(shapes)} experts in all layers, for a file with "
+            f"{len(shapes)} tensors"
+        )
     if config.positions == "sinusoidal" and (config.max_len or 0) > MAX_SINUSOIDS:
         raise ValueError(f"max_len={config.max_len}: expected at most {MAX_SINUSOIDS} with sinusoidal positions")
     most = max(map(math.prod, shapes), default=0)
@@ -66,6 +72,11 @@ def _sizes(config: ModelConfig) -> dict[str, int]:
         "token_types": config.token_types,
         "n_labels": config.n_labels or 0,
     }
+    if config.n_experts:
+        sizes |= {"n_experts": config.n_experts, "expert_d_ff": config.expert_width}
+        sizes["shared_expert_d_ff"] = config.shared_expert_d_ff or 0
+        if not config.dense_layers:  # no tensor has this size
+            del sizes["d_ff"]
     if config.positions == "learned":
         sizes["max_len"] = (config.max_len or 0) + config.position_offset
     if config.has_relative_bias:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from glassformer.models import ModelConfig
+from glassformer.models.config_names import EXPERT_FIELDS
 
 
 class UnsupportedModelError(ValueError):
@@ -18,6 +19,7 @@ TRAINING_FIELDS = frozenset(
         "activation_dropout",
         "embedding_dropout",
         "layer_drop",
+        "expert_balance",
         "init",
         "init_std",
     }
@@ -109,9 +111,13 @@ def effective_settings(config: ModelConfig) -> dict[str, Any]:
     no_effect |= {"norm_bias"} if config.norm in ("rms", "offset_rms") else set()
     no_effect |= set() if config.qk_norm else {"qk_norm_over"}
     no_effect |= set() if config.head == "language_model" else OUTPUT_FIELDS
+    no_effect |= set() if config.n_experts else {*EXPERT_FIELDS}
+    no_effect |= {"d_ff"} if config.n_experts and not config.dense_layers else set()
     values = {key: value for key, value in config.to_dict().items() if key not in no_effect}
     values |= {"n_kv_heads": config.kv_heads, "head_dim": config.head_size, "final_norm": config.has_final_norm}
     values["attention_scale"] = None if config.scale == config.head_size**-0.5 else config.scale
+    if config.n_experts:
+        values["expert_d_ff"] = config.expert_width
     if config.conv_kernel is None:
         values.pop("conv_activation")
     if config.positions == "disentangled" and not config.relative_log:

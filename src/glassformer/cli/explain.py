@@ -3,12 +3,14 @@
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 from glassformer.cli.flag_parser import UsageError
 from glassformer.cli.run_options import ComputeOptions
 
 CHECK_TEXT = "The quick brown fox jumps over the lazy dog."
 """The text on which --check looks at a model, unless --text gives another."""
+MAX_TOKENS = 20
 
 
 def explain(
@@ -21,7 +23,7 @@ def explain(
     check: bool = False,
     live: bool = False,
     beam: int | None = None,
-    max_tokens: int = 20,
+    max_tokens: int = MAX_TOKENS,
     ablate: tuple[str, ...] = (),
     host: str = "127.0.0.1",
     port: int = 8000,
@@ -42,7 +44,8 @@ def explain(
         out: Write the page to this HTML file.
         json: Write the numbers to this JSON file.
         check: Print the health checks, and exit with status 1 if one fails.
-        live: Serve the page, so that text, heads and settings can be changed in it.
+        live: Serve the page, so that text, heads and settings can be changed in it. The address that it prints shows
+            the text of --text first, with --beam, --max-tokens and --ablate.
         beam: Beam width. (default: the model's own)
         max_tokens: The most tokens that the model writes.
         ablate: Parts to switch off, such as encoder.layers.0.self_attn.head.3, encoder.layers.0.ffn or positions.
@@ -51,7 +54,11 @@ def explain(
         quiet: Show no progress.
     """
     if live:
-        _serve(path, host, port, compute, {"--out": out, "--json": json, "--check": check or None, "--target": target})
+        others: dict[str, object] = {"--out": out, "--json": json, "--check": check or None, "--target": target}
+        first: dict[str, object] = {"text": text, "beam": beam, "off": ",".join(ablate)}
+        if max_tokens != MAX_TOKENS:
+            first["max_tokens"] = max_tokens
+        _serve(path, host, port, compute, others, first)
         return
     if out is None and json is None and not check:
         raise UsageError("nothing to do: expected --out page.html, --json FILE, --check or --live")
@@ -112,7 +119,15 @@ def _limit(limit: object) -> str:
     return f"at most {limit:g}" if isinstance(limit, float) and limit else f"{limit}"
 
 
-def _serve(path: Path, host: str, port: int, compute: ComputeOptions, others: dict[str, object]) -> None:
+def _serve(
+    path: Path,
+    host: str,
+    port: int,
+    compute: ComputeOptions,
+    others: dict[str, object],
+    first: dict[str, object],
+) -> None:
+    """Serve the page. `others` are flags that have no effect with --live, `first` is what the page shows first."""
     wrong = [flag for flag, value in others.items() if value is not None]
     if wrong:
         raise UsageError(f"{wrong[0]} has no effect with --live: leave out one of them")
@@ -131,8 +146,11 @@ def _serve(path: Path, host: str, port: int, compute: ComputeOptions, others: di
     models = parse_models((str(find_model(path)),))
     app = make_app(models, compute.load, listen=listen, limits=limits, batch=BatchOptions())
 
+    given = urlencode({name: value for name, value in first.items() if value})
+    fragment = f"#{given}" if given else ""
+
     def say(address: str) -> None:
-        print(f"explore {', '.join(models)} at {address}/explore", flush=True)
+        print(f"explore {', '.join(models)} at {address}/explore{fragment}", flush=True)
         print("Ctrl-C ends.", file=sys.stderr)
 
     serve(app, listen, limits, on_start=say)

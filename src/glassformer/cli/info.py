@@ -69,7 +69,7 @@ def describe(path: Path | str, *, allow_pickle: bool = False) -> dict[str, Any]:
     from glassformer.checkpoint.download_cache import find_model
     from glassformer.checkpoint.hf.extra_heads import modules_of, skipped_names
     from glassformer.checkpoint.summary import summarize
-    from glassformer.models.costs import weight_bytes_by_format
+    from glassformer.models.costs import count_active_parameters, weight_bytes_by_format
     from glassformer.pipelines.pipeline_registry import DATA_SETTINGS, TASK, read_about
     from glassformer.tasks.configs.shared import TaskData
     from glassformer.tasks.task_registry import data_named
@@ -90,6 +90,7 @@ def describe(path: Path | str, *, allow_pickle: bool = False) -> dict[str, Any]:
         "path": str(path),
         "kind": model.config.kind,
         "parameters": model.n_parameters,
+        "active_parameters": count_active_parameters(model.config),
         "task": about.get("task"),
         "task_settings": {key: value for key, value in about.items() if key not in no_settings},
         "languages": data.stored_languages(about),
@@ -179,7 +180,9 @@ def _as_json(found: dict[str, Any]) -> str:
 
 def _lines(found: dict[str, Any]) -> Iterator[str]:
     """Yield the description that `describe` returned as the lines of text that `info` prints."""
-    yield f"{found['path']}: {found['kind'].replace('_', '-')}, {found['parameters']:,} parameters"
+    active = found["active_parameters"]
+    more = f", {active:,} of them for each token" if active != found["parameters"] else ""
+    yield f"{found['path']}: {found['kind'].replace('_', '-')}, {found['parameters']:,} parameters{more}"
     if found["task"]:
         yield f"  task           {found['task']}"
     if found["languages"]:

@@ -25,7 +25,7 @@ def ablation_names(model: Model) -> list[str]:
         owner, _, part = name.rpartition(".")
         if part == "heads":
             names += [f"{owner}.head.{head}" for head in range(model.config.n_heads)]
-        elif part == "act" or (part == "weights" and owner.endswith("_attn")):
+        elif part in ("act", "router") or (part == "weights" and owner.endswith("_attn")):
             names.append(owner)
         elif name.endswith(".resid.out"):
             names.append(name.removesuffix(".resid.out"))

@@ -26,6 +26,11 @@ STEPS = 32
 """Points of the path of integrated gradients."""
 MOST_WORK = 6e10
 """The most parameters times tokens of one attribution, which is about ten seconds on two cores."""
+MOST_OUTPUTS, MOST_PAIRS = 64, 4e6
+"""The most outputs that are attributed together, and their number times the square of the text's length.
+
+Each output needs a copy of the text in the batch, and the attention of a copy grows with the square of its length.
+"""
 NOTES = {
     "gradient x input": "how the log-probability would change if the token's vector were scaled, to first order",
     "integrated gradients": "the token's share of the difference between this text and a text of average tokens",
@@ -49,7 +54,8 @@ def describe_attribution(
     is_quantized = any(isinstance(one, Int8Linear | TorchInt8Linear | GroupwiseLinear) for one in model.modules())
     methods, per_position = [], []
     if not is_quantized and cost <= MOST_WORK:
-        many = places if cost * len(places) <= MOST_WORK else [place]
+        is_short = len(places) <= MOST_OUTPUTS and len(places) * n_tokens**2 <= MOST_PAIRS
+        many = places if is_short and cost * len(places) <= MOST_WORK else [place]
         gradients = gradient_scores(read, objective, many)
         methods.append(_method("gradient x input", _row(gradients, many.index(place))))
         if cost * STEPS <= MOST_WORK:

@@ -85,8 +85,8 @@ def _check_shapes(read: ModelText, recorded: RecordedActivations, inputs: dict[s
                 "weights": (1, heads, length, keys),
                 "heads": (1, heads, length, width),
             }.get(part, expected)
-        elif part == "act":
-            expected = (1, length, config.d_ff)
+        elif part in ("act", "router"):
+            expected = (1, length, config.d_ff if part == "act" else config.n_experts)
         elif owner == "head":
             expected = (1, *value.shape[1:])
         if tuple(value.shape) != expected:

@@ -18,6 +18,7 @@
 | `X.heads` | each head's weighted sum of values, before the output projection | (B, H, T, D) |
 | `L.ffn.in`, `L.ffn.out` | input and output of the feed-forward network | (B, T, C) |
 | `L.ffn.act` | the values inside it, after the activation function (and the gate) | (B, T, F) |
+| `L.ffn.router` | in place of `act` in a layer with experts: the scores of the experts | (B, T, experts) |
 | `L.resid.in`, `L.resid.out` | input and output of the layer | (B, T, C) |
 | `L.resid.mid` | after self-attention, if not parallel; `L.resid.cross` after cross-attention | (B, T, C) |
 | `embeddings.out`, `source_embeddings.out`, `target_embeddings.out` | input of the first layer | (B, T, C) |
@@ -43,6 +44,7 @@ from glassformer.base.names import suggestion
 from glassformer.models.transformer import Model
 from glassformer.nn import Stack
 from glassformer.nn.attention_backends import attention_weights
+from glassformer.nn.expert_feedforward import ExpertFeedForward
 from glassformer.nn.layers import Layer
 from glassformer.nn.masks import Mask
 from glassformer.nn.multi_head_attention import MultiHeadAttention, fold_rows, unfold_rows
@@ -167,7 +169,8 @@ def activation_names(model: nn.Module) -> list[str]:
                 names.append(f"{prefix}.resid.mid")
             if layer.cross_attn is not None:
                 names += [*(f"{prefix}.cross_attn.{part}" for part in ATTENTION_PARTS), f"{prefix}.resid.cross"]
-            names += [*(f"{prefix}.ffn.{part}" for part in ("in", "act", "out")), f"{prefix}.resid.out"]
+            inside = "router" if isinstance(layer.ffn, ExpertFeedForward) else "act"
+            names += [*(f"{prefix}.ffn.{part}" for part in ("in", inside, "out")), f"{prefix}.resid.out"]
         names.append(f"{kind}.out")
     return names if model.head is None else [*names, "head.out"]
 
@@ -275,7 +278,10 @@ class _Watcher:
             self._watch_attention(layer.cross_attn, lambda: f"{prefix()}.cross_attn")
             self._watch_output(layer.cross_attn_sublayer, lambda: f"{prefix()}.resid.cross")
         self._watch_input(layer.ffn, lambda: f"{prefix()}.ffn.in")
-        self._watch_input(layer.ffn.down_proj, lambda: f"{prefix()}.ffn.act")
+        if isinstance(layer.ffn, ExpertFeedForward):
+            self._watch_output(layer.ffn.router, lambda: f"{prefix()}.ffn.router")
+        else:
+            self._watch_input(layer.ffn.down_proj, lambda: f"{prefix()}.ffn.act")
         self._watch_output(layer.ffn, lambda: f"{prefix()}.ffn.out")
         self._watch_output(layer, lambda: f"{prefix()}.resid.out")
 

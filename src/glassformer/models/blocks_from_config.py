@@ -1,6 +1,7 @@
 """Build the blocks of a model from its config: the only place where config fields become constructor arguments."""
 
 from functools import partial
+from typing import Any
 
 from torch import nn
 
@@ -23,6 +24,7 @@ from glassformer.nn import (
 from glassformer.nn.attention_backends import Backend
 from glassformer.nn.convolved_layer import Convolution, ConvolvedLayer
 from glassformer.nn.disentangled_positions import DisentangledPositions
+from glassformer.nn.expert_feedforward import ExpertFeedForward
 from glassformer.nn.layer_inputs import LayerKinds
 
 
@@ -138,14 +140,7 @@ def make_layer(config: ModelConfig, *, cross: bool, backend: Backend, index: int
         dropout=config.attention_dropout,
         backend=backend,
     )
-    ffn = FeedForward(
-        config.d_model,
-        config.d_ff,
-        activation=config.activation,
-        gated=config.gated,
-        bias=config.ffn_bias,
-        dropout=config.activation_dropout,
-    )
+    ffn = make_feed_forward(config, index)
 
     def sublayer() -> Sublayer:
         return Sublayer(
@@ -172,6 +167,27 @@ def make_layer(config: ModelConfig, *, cross: bool, backend: Backend, index: int
     if index == 0 and not config.first_norm:
         layer.self_attn_sublayer.norm = nn.Identity()
     return layer
+
+
+def make_feed_forward(config: ModelConfig, index: int) -> FeedForward | ExpertFeedForward:
+    """Return the feed-forward network of layer number `index`, with experts if the layer has them."""
+    form: dict[str, Any] = {
+        "activation": config.activation,
+        "gated": config.gated,
+        "bias": config.ffn_bias,
+        "dropout": config.activation_dropout,
+    }
+    if not config.n_experts or index in config.dense_layers:
+        return FeedForward(config.d_model, config.d_ff, **form)
+    return ExpertFeedForward(
+        config.d_model,
+        config.expert_width,
+        config.n_experts,
+        per_token=config.experts_per_token,
+        shared_d_ff=config.shared_expert_d_ff,
+        normalize=config.normalize_expert_weights,
+        **form,
+    )
 
 
 def make_head(config: ModelConfig) -> nn.Module | None:

@@ -135,7 +135,12 @@ def _layouts(config: ModelConfig, machine: Machine, devices: int) -> Iterator[tu
 
 
 def _widest(config: ModelConfig, machine: Machine, devices: int) -> int:
-    """Return the largest size of a tensor group: inside one machine, and a divisor of heads and feed-forward."""
+    """Return the largest size of a tensor group: inside one machine, and a divisor of heads and feed-forward.
+
+    A model with experts cannot be divided by tensor parallelism.
+    """
+    if config.n_experts:
+        return 1
     sizes = (config.n_heads, config.kv_heads, config.d_ff, devices)
     return max(t for t in (1, 2, 4, 8) if t <= machine.per_node and not any(size % t for size in sizes))
 

@@ -9,9 +9,10 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from glassformer.base.checks import shown
-from glassformer.base.fields import Checked, Count, Positive, Probability, Whole
+from glassformer.base.fields import Checked, Count, NotNegative, Positive, Probability, Whole
 from glassformer.base.names import suggestion
 from glassformer.models.config_checks import check_config
+from glassformer.models.config_names import HEAD_FIELDS, OTHER_NAMES
 from glassformer.nn.activations import ActivationName, HeadActivationName
 from glassformer.nn.rotary_scaling import RotaryScaling, ScalingKind
 
@@ -19,27 +20,6 @@ Kind = Literal["encoder", "decoder", "encoder_decoder"]
 PoolingName = Literal["first", "last", "mean", "max", "mean_sqrt", "weighted_mean"]
 """Ways to pool the vectors of a sequence into one. "mean_sqrt" is their sum divided by the root of their number;
 "weighted_mean" weights the n-th token by n."""
-
-OTHER_NAMES = {
-    "n_layers": "n_encoder_layers or n_decoder_layers",
-    "num_layers": "n_encoder_layers or n_decoder_layers",
-    "num_hidden_layers": "n_encoder_layers or n_decoder_layers",
-    "hidden_size": "d_model",
-    "intermediate_size": "d_ff",
-    "num_heads": "n_heads",
-    "num_attention_heads": "n_heads",
-    "num_key_value_heads": "n_kv_heads",
-    "max_seq_len": "max_len",
-    "max_position_embeddings": "max_len",
-}
-"""Names that other libraries use for our fields. The error about an unknown field suggests our name for it."""
-
-
-HEAD_FIELDS = (
-    *("n_labels", "head_transform", "head_activation", "head_norm", "head_bias", "head_width", "unit_length"),
-    "pooling",
-)
-"""Fields that have an effect on the head alone, beside `head`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +93,22 @@ class ModelConfig(Checked):
     """Multiply the activation by a second projection, as SwiGLU does."""
     ffn_bias: bool = True
     """Add biases in the feed-forward layers."""
+
+    # Experts
+    n_experts: Whole = 0
+    """Feed-forward networks of a decoder layer, of which a router chooses a few for each token; 0 has no router."""
+    experts_per_token: Count = 2
+    """Number of experts that the router chooses for each token."""
+    expert_d_ff: Count | None = None
+    """Inner width of each expert; None is d_ff."""
+    shared_expert_d_ff: Count | None = None
+    """Inner width of one more expert for all tokens, with a gate, as in Qwen2-MoE; None has none."""
+    normalize_expert_weights: bool = True
+    """Divide the weights of a token's experts by their sum."""
+    dense_layers: tuple[Whole, ...] = ()
+    """Layers, by their numbers from 0, with one feed-forward network of width d_ff instead of experts."""
+    expert_balance: NotNegative = 0.01
+    """Weight of the loss that lets all experts get equally many tokens, in the training of language models."""
 
     # Norms
     norm: Literal["layer", "rms", "offset_rms", "mean_std"] = "layer"
@@ -276,6 +272,11 @@ class ModelConfig(Checked):
     def rope_size(self) -> int:
         """Number of features of a head that are rotated: `rope_width`, or the size of the head if it is None."""
         return self.head_size if self.rope_width is None else self.rope_width
+
+    @property
+    def expert_width(self) -> int:
+        """Inner width of each expert: `expert_d_ff`, or `d_ff` if it is None."""
+        return self.d_ff if self.expert_d_ff is None else self.expert_d_ff
 
     @property
     def has_relative_bias(self) -> bool:

@@ -15,6 +15,7 @@ def check_config(config: ModelConfig) -> None:
     _check_combinations(config)
     _check_rotary(config)
     _check_layer_kinds(config)
+    _check_experts(config)
     _check_head(config)
 
 
@@ -157,7 +158,7 @@ def _check_rotary(config: ModelConfig) -> None:
 
 def _check_layer_kinds(config: ModelConfig) -> None:
     depth = max(config.n_encoder_layers, config.n_decoder_layers)
-    for name in ("global_layers", "unrotated_layers"):
+    for name in ("global_layers", "unrotated_layers", "dense_layers"):
         numbers = getattr(config, name)
         if numbers and (max(numbers) >= depth or [*numbers] != sorted({*numbers})):
             raise ValueError(f"{name}={shown(numbers)}: expected ascending numbers below {depth}, the number of layers")
@@ -167,6 +168,22 @@ def _check_layer_kinds(config: ModelConfig) -> None:
     for name, value in (("local_rope_theta", config.local_rope_theta), ("unrotated_layers", config.unrotated_layers)):
         if value and config.positions != "rotary":
             raise ValueError(f"{name}={shown(value)} with positions={config.positions!r}: expected positions='rotary'")
+
+
+def _check_experts(config: ModelConfig) -> None:
+    if not config.n_experts:
+        for name in ("expert_d_ff", "shared_expert_d_ff", "dense_layers"):
+            if getattr(config, name):
+                raise ValueError(f"{name}={shown(getattr(config, name))} with n_experts=0: expected experts")
+        return
+    if config.kind != "decoder":
+        raise ValueError(f"n_experts={config.n_experts} for kind {config.kind!r}: expected 0, or a decoder")
+    if config.experts_per_token > config.n_experts:
+        raise ValueError(
+            f"experts_per_token={config.experts_per_token}: expected at most n_experts, {config.n_experts}"
+        )
+    if config.dense_layers and config.share_layers:
+        raise ValueError(f"dense_layers={shown(config.dense_layers)} with share_layers=True: expected one of them")
 
 
 def _check_head(config: ModelConfig) -> None:

@@ -19,8 +19,16 @@ def count_parameters(config: ModelConfig) -> int:
     return sum(math.prod(shape) for shape in parameter_shapes(Config.from_dict(asdict(config))).values())
 
 
-TABLES = re.compile(r"\.(tokens|positions|token_types|relative|score_bias(\.\d+)?)\.weight$")
-"""Names of matrices that are tables of vectors, not linear layers: they are not quantized."""
+def count_active_parameters(config: ModelConfig) -> int:
+    """Return how many parameters compute one token: all but those of the experts that are not chosen for it."""
+    shapes = parameter_shapes(Config.from_dict(asdict(config)))
+    experts = sum(math.prod(shape) for name, shape in shapes.items() if ".ffn.experts." in name)
+    idle = experts // max(1, config.n_experts) * (config.n_experts - min(config.experts_per_token, config.n_experts))
+    return sum(map(math.prod, shapes.values())) - idle
+
+
+TABLES = re.compile(r"\.(tokens|positions|token_types|relative|score_bias(\.\d+)?|router|shared_gate)\.weight$")
+"""Names of matrices that are not quantized: tables of vectors, and routers of experts."""
 
 
 def weight_bytes_by_format(config: ModelConfig) -> dict[str, int]:
@@ -62,6 +70,8 @@ def forward_flops(config: ModelConfig, *, batch: int, source_length: int = 0, ta
     row += config.n_encoder_layers * _layer(config, source_length, None)
     row += source_length * (config.conv_kernel or 0) * _linear(config.d_model, config.d_model)
     row += config.n_decoder_layers * _layer(config, target_length, source_length if has_both else None)
+    if config.n_experts:
+        row += (config.n_decoder_layers - len(config.dense_layers)) * target_length * _more_by_experts(config)
     row += _head(config, target_length if config.n_decoder_layers else source_length)
     return batch * row + config.n_encoder_layers * _relative_vectors(config)
 
@@ -97,6 +107,13 @@ def _layer(config: ModelConfig, length: int, memory_length: int | None) -> int:
     if memory_length is not None:
         total += _attention(config, length, memory_length)
     return total + length * (3 if config.gated else 2) * _linear(config.d_model, config.d_ff)
+
+
+def _more_by_experts(config: ModelConfig) -> int:
+    """Return the operations for one token that a layer with experts has in addition to a plain one of width d_ff."""
+    width = config.experts_per_token * config.expert_width + (config.shared_expert_d_ff or 0) - config.d_ff
+    n_scores = config.n_experts + (config.shared_expert_d_ff is not None)
+    return (3 if config.gated else 2) * _linear(config.d_model, width) + _linear(config.d_model, n_scores)
 
 
 def _attention(config: ModelConfig, n_queries: int, n_keys: int) -> int:

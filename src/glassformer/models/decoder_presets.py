@@ -276,6 +276,67 @@ def smollm3() -> ModelConfig:
     )
 
 
+def mixtral() -> ModelConfig:
+    """Return the config of Mixtral 8x7B (Jiang et al. 2024), a Llama with 8 experts, of which a token uses 2."""
+    return replace(
+        llama(),
+        vocab_size=32000,
+        n_decoder_layers=32,
+        d_model=4096,
+        n_heads=32,
+        n_kv_heads=8,
+        d_ff=14336,
+        n_experts=8,
+        expert_balance=0.02,
+        max_len=32768,
+        rope_theta=1e6,
+        tie="none",
+    )
+
+
+def olmoe() -> ModelConfig:
+    """Return the config of OLMoE 1B-7B (Muennighoff et al. 2024), whose tokens use 8 of 64 narrow experts."""
+    return replace(
+        mixtral(),
+        vocab_size=50304,
+        n_decoder_layers=16,
+        d_model=2048,
+        n_heads=16,
+        n_kv_heads=None,
+        d_ff=1024,
+        n_experts=64,
+        experts_per_token=8,
+        normalize_expert_weights=False,
+        expert_balance=0.01,
+        qk_norm=True,
+        qk_norm_over="all_heads",
+        max_len=4096,
+        rope_theta=10000.0,
+    )
+
+
+def qwen2_moe() -> ModelConfig:
+    """Return the config of Qwen1.5-MoE A2.7B (Qwen Team 2024): 4 of 60 experts, and one that all tokens use."""
+    return replace(
+        mixtral(),
+        vocab_size=151936,
+        n_decoder_layers=24,
+        d_model=2048,
+        n_heads=16,
+        n_kv_heads=None,
+        d_ff=5632,
+        n_experts=60,
+        experts_per_token=4,
+        expert_d_ff=1408,
+        shared_expert_d_ff=5632,
+        normalize_expert_weights=False,
+        expert_balance=0.001,
+        qkv_bias=True,
+        norm_eps=1e-6,
+        max_len=8192,
+    )
+
+
 DECODERS: dict[str, Callable[[], ModelConfig]] = {
     "gpt2": gpt2,
     "llama": llama,
@@ -291,4 +352,7 @@ DECODERS: dict[str, Callable[[], ModelConfig]] = {
     "olmo": olmo,
     "olmo-2": olmo_2,
     "smollm3": smollm3,
+    "mixtral": mixtral,
+    "olmoe": olmoe,
+    "qwen2-moe": qwen2_moe,
 }

@@ -34,7 +34,7 @@ SIZES = ("n_encoder_layers", "n_decoder_layers", "d_model", "d_ff", "n_heads", "
 FREE = frozenset(
     {
         *("dropout", "attention_dropout", "activation_dropout", "embedding_dropout", "layer_drop"),
-        *("init", "init_std"),
+        *("init", "init_std", "expert_balance"),
     }
 )
 """Fields of the config that may differ, because they matter in training only."""
@@ -84,6 +84,8 @@ def check_growth(small: ModelConfig, large: ModelConfig) -> None:
     for name in ("head_width", "conv_kernel"):
         if getattr(small, name) is not None:
             raise ValueError(f"{name}={getattr(small, name)}: a model with this setting cannot grow yet")
+    if small.n_experts:
+        raise ValueError(f"n_experts={small.n_experts}: a model with experts cannot grow yet")
     if not small.first_norm:
         raise ValueError("first_norm=False: a model with this setting cannot grow yet")
     _check_depth(small, large)

@@ -65,7 +65,7 @@ def _t5(model: Model) -> None:
             nn.init.normal_(module.q_proj.weight, std=(config.d_model * config.head_size) ** -0.5)
             nn.init.normal_(module.out_proj.weight, std=(config.n_heads * config.head_size) ** -0.5)
         elif isinstance(module, FeedForward):
-            nn.init.normal_(module.down_proj.weight, std=config.d_ff**-0.5)
+            nn.init.normal_(module.down_proj.weight, std=module.down_proj.in_features**-0.5)
         elif isinstance(module, nn.Embedding | LearnedPositions):
             nn.init.normal_(module.weight, std=1.0)
 

@@ -321,6 +321,11 @@ def tiny(config: ModelConfig) -> ModelConfig:
         rope_width=2 if config.rope_width is not None else None,
         sliding_window=5 if config.sliding_window is not None else None,
         global_layers=(1,) if config.global_layers else (),
+        n_experts=min(4, config.n_experts),
+        experts_per_token=2,
+        expert_d_ff=12 if config.expert_d_ff is not None else None,
+        shared_expert_d_ff=10 if config.shared_expert_d_ff is not None else None,
+        dense_layers=(1,) if config.dense_layers else (),
         unrotated_layers=(1,) if config.unrotated_layers else (),
         embedding_width=8 if config.embedding_width is not None else None,
         relative_buckets=32 if config.relative_bias else 8,  # MPNet has 32 at any size

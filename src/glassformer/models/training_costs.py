@@ -77,9 +77,20 @@ def layer_units(config: ModelConfig, *, has_memory: bool, tensor: int = 1) -> fl
     width = config.n_heads * config.head_size / config.d_model
     narrow = config.kv_heads * config.head_size / config.d_model
     attention = 2 * width + 2 * narrow
-    feed_forward = (3 if config.gated else 2) * config.d_ff / config.d_model
+    feed_forward = (3 if config.gated else 2) * _feed_forward_width(config) / config.d_model
     n_attention = 2 if has_memory else 1
     return 1 + (n_attention + 1) + (n_attention * attention + feed_forward) / tensor
+
+
+def _feed_forward_width(config: ModelConfig) -> float:
+    """Return the mean inner width of the feed-forward networks that compute a token, over all layers."""
+    if not config.n_experts:
+        return config.d_ff
+    dense = len(config.dense_layers) / config.n_decoder_layers
+    # An expert's input and output are kept once for each of a token's experts.
+    copies = 2 * config.experts_per_token * config.d_model / (3 if config.gated else 2)
+    width = config.experts_per_token * config.expert_width + (config.shared_expert_d_ff or 0) + copies
+    return dense * config.d_ff + (1 - dense) * width
 
 
 def step_memory(

@@ -99,6 +99,11 @@ class KVCache:
         return self.memory_keys[0].shape[2]
 
     @property
+    def has_fixed_shapes(self) -> bool:
+        """Whether a forward pass with this cache may be recorded, so that no shape may depend on values."""
+        return self.is_fixed or self.is_active is not None
+
+    @property
     def nbytes(self) -> int:
         """Size in bytes of all key and value tensors, at full capacity."""
         stores = self.keys, self.values, self.memory_keys, self.memory_values
@@ -326,3 +331,8 @@ class LayerCache:
     def kernels(self) -> KernelSet:
         """Kernels that decoding steps with this cache use."""
         return self.self_attn.cache.kernels
+
+    @property
+    def has_fixed_shapes(self) -> bool:
+        """Whether a step with this cache is recorded, so that no shape may depend on values."""
+        return self.self_attn.cache.has_fixed_shapes

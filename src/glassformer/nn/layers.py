@@ -22,6 +22,7 @@ from glassformer.kernels.kernel_set import KernelSet
 from glassformer.nn.cache import LayerCache
 from glassformer.nn.disentangled_positions import RelativeVectors
 from glassformer.nn.dropout import Dropout
+from glassformer.nn.expert_feedforward import ExpertFeedForward
 from glassformer.nn.feedforward import FeedForward
 from glassformer.nn.fused_layer import LayerParts, can_fuse, fused_layer
 from glassformer.nn.masks import Mask
@@ -107,7 +108,7 @@ class Layer(nn.Module):
     def __init__(
         self,
         self_attn: MultiHeadAttention,
-        ffn: FeedForward,
+        ffn: FeedForward | ExpertFeedForward,
         *,
         cross_attn: MultiHeadAttention | None = None,
         sublayer: Callable[[], Sublayer],
@@ -163,6 +164,8 @@ class Layer(nn.Module):
             return self.cross_attn(y, memory, mask=memory_mask, cache=cross_cache)
 
         def ffn(y: Tensor) -> Tensor:
+            if isinstance(self.ffn, ExpertFeedForward):
+                return self.ffn(y, has_fixed_shapes=cache is not None and cache.has_fixed_shapes)
             return self.ffn(y, kernels) if self.ffn.takes_kernels else self.ffn(y)
 
         def add(sublayer: Sublayer, y: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
@@ -179,7 +182,12 @@ class Layer(nn.Module):
         return add(self.ffn_sublayer, x, ffn)
 
     def _fusible_parts(self) -> LayerParts | None:
-        """Return the parts that `fused_layer` computes; None for a parallel layer, post-norm or cross-attention."""
+        """Return the parts that `fused_layer` computes.
+
+        None for a parallel layer, post-norm, cross-attention or experts.
+        """
+        if isinstance(self.ffn, ExpertFeedForward):
+            return None
         sublayers = self.self_attn_sublayer, self.ffn_sublayer
         is_pre = all(sublayer.takes_kernels and sublayer.placement == "pre" for sublayer in sublayers)
         if not is_pre or self.cross_attn is not None or self.parallel != "none":

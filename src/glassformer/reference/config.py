@@ -14,6 +14,7 @@ EXEMPT = {
     "activation_dropout": "random, and off in evaluation",
     "embedding_dropout": "random, and off in evaluation",
     "layer_drop": "random, and off in evaluation",
+    "expert_balance": "weight of a loss of the training",
     "init": "says where the numbers start; the oracle is given them",
     "init_std": "says where the numbers start; the oracle is given them",
 }
@@ -47,6 +48,12 @@ class Config:
     activation: str = "relu"
     gated: bool = False
     ffn_bias: bool = True
+    n_experts: int = 0
+    experts_per_token: int = 2
+    expert_d_ff: int | None = None
+    shared_expert_d_ff: int | None = None
+    normalize_expert_weights: bool = True
+    dense_layers: tuple[int, ...] = ()
     norm: str = "layer"
     norm_placement: str = "post"
     norm_eps: float = 1e-5

@@ -77,9 +77,10 @@ def _stack(shapes: Shapes, name: str, config: Config, depth: int, *, cross: bool
             _attention(shapes, f"{layer}.{attention}", config)
             if index or config.first_norm:
                 _sublayer(shapes, f"{layer}.{attention}_sublayer", config)
-        for projection in ("up_proj", "gate_proj") if config.gated else ("up_proj",):
-            _linear(shapes, f"{layer}.ffn.{projection}", config.d_model, config.d_ff, config.ffn_bias)
-        _linear(shapes, f"{layer}.ffn.down_proj", config.d_ff, config.d_model, config.ffn_bias)
+        if config.n_experts and index not in config.dense_layers:
+            _experts(shapes, f"{layer}.ffn", config)
+        else:
+            _feed_forward(shapes, f"{layer}.ffn", config, config.d_ff)
         if config.parallel_ffn != "one_norm":
             _sublayer(shapes, f"{layer}.ffn_sublayer", config)
     if config.has_final_norm:
@@ -96,6 +97,21 @@ def _stack(shapes: Shapes, name: str, config: Config, depth: int, *, cross: bool
         n_tables = 1 if config.share_layers else depth
         for part in [""] if config.share_relative_bias else [f".{index}" for index in range(n_tables)]:
             shapes[f"{name}.score_bias{part}.weight"] = (config.relative_buckets, config.n_heads)
+
+
+def _feed_forward(shapes: Shapes, name: str, config: Config, width: int) -> None:
+    for projection in ("up_proj", "gate_proj") if config.gated else ("up_proj",):
+        _linear(shapes, f"{name}.{projection}", config.d_model, width, config.ffn_bias)
+    _linear(shapes, f"{name}.down_proj", width, config.d_model, config.ffn_bias)
+
+
+def _experts(shapes: Shapes, name: str, config: Config) -> None:
+    _linear(shapes, f"{name}.router", config.d_model, config.n_experts, bias=False)
+    for index in range(config.n_experts):
+        _feed_forward(shapes, f"{name}.experts.{index}", config, config.expert_d_ff or config.d_ff)
+    if config.shared_expert_d_ff is not None:
+        _feed_forward(shapes, f"{name}.shared_expert", config, config.shared_expert_d_ff)
+        _linear(shapes, f"{name}.shared_gate", config.d_model, 1, bias=False)
 
 
 def _sublayer(shapes: Shapes, name: str, config: Config) -> None:

@@ -10,6 +10,7 @@ from glassformer.reference.blocks import FeedForward, make_norm
 from glassformer.reference.config import Config
 from glassformer.reference.convolution import Convolution
 from glassformer.reference.disentangled import RelativeTable
+from glassformer.reference.experts import ExpertFeedForward
 from glassformer.reference.parameters import Array, Parameters
 from glassformer.reference.positions import RelativeBias, alibi, rotary_angles, rotary_rates
 
@@ -69,7 +70,11 @@ class Layer:
         if cross:
             self.cross_attn = MultiHeadAttention(params.at("cross_attn"), config, scale)
             self.cross_attn_sublayer = Sublayer(params.at("cross_attn_sublayer"), config)
-        self.ffn = FeedForward(params.at("ffn"), config.activation, config.gated)
+        self.ffn: FeedForward | ExpertFeedForward
+        if config.n_experts:
+            self.ffn = ExpertFeedForward(params.at("ffn"), config)
+        else:
+            self.ffn = FeedForward(params.at("ffn"), config.activation, config.gated)
         self.ffn_sublayer = Sublayer(params.at("ffn_sublayer"), config)
         self.parallel, self.multiplier = config.parallel_ffn, config.residual_multiplier
 
@@ -178,11 +183,16 @@ class Stack:
             ]
 
     def config_of(self, index: int) -> Config:
-        """Return the config of a layer: those that are not global may have rotary positions of their own."""
-        theta = self.config.local_rope_theta
-        if theta is None or index in self.config.global_layers:
-            return self.config
-        return replace(self.config, rope_theta=theta, rope_scaling="none")
+        """Return the config of a layer.
+
+        Layers that are not global may have other rotary positions, and some layers have no experts.
+        """
+        config, theta = self.config, self.config.local_rope_theta
+        if index in config.dense_layers:
+            config = replace(config, n_experts=0)
+        if theta is None or index in config.global_layers:
+            return config
+        return replace(config, rope_theta=theta, rope_scaling="none")
 
     def forward(
         self,

@@ -24,6 +24,7 @@ from glassformer.kernels.kernel_set import KernelSet
 from glassformer.kernels.triton_kernels import has_triton_kernels
 from glassformer.models import DecoderModel, EncoderDecoderModel
 from glassformer.nn.attention_backends import reads_unfilled
+from glassformer.nn.expert_feedforward import ExpertFeedForward
 from glassformer.nn.groupwise_linear import GroupwiseLinear
 from glassformer.nn.quantized_linear import Int8Linear, TorchInt8Linear
 from glassformer.runtime.cache_pool import CachePool
@@ -142,6 +143,7 @@ def situation_of(model: TextModel, work: ExpectedWork | None = None) -> Situatio
         is_watched=any(module._forward_hooks or module._forward_pre_hooks for module in modules),
         under_autocast=torch.is_autocast_enabled(device.type),
         needs_attention=work is not None and work.needs_attention,
+        has_experts=any(isinstance(module, ExpertFeedForward) for module in modules),
         records="" if recordings is None else "compiled" if recordings.are_compiled else "recorded",
     )
 

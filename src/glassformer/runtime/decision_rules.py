@@ -45,6 +45,8 @@ class Situation:
     under_autocast: bool = False
     needs_attention: bool = False
     """Whether the search reads attention weights."""
+    has_experts: bool = False
+    """Whether the layers have experts, of which each token uses a few."""
     can_replay: bool = False
     """Whether a CPU can replay the steps from C++: with the C++ kernels, and for a batch that is not too large."""
     records: Literal["", "recorded", "compiled"] = ""
@@ -164,6 +166,12 @@ STEP_RULES = (
     ),
     Rule("compiled", "`compile` is on", "it was asked for", lambda s: s.records == "compiled"),
     Rule("recorded", "`record_steps`", "it was asked for", lambda s: s.records == "recorded"),
+    Rule(
+        "plain",
+        "a model with experts",
+        "a recording computes all experts for every token",
+        lambda s: s.has_experts,
+    ),
     Rule("recorded", "a GPU", "a CUDA graph launches all kernels of a step at once", lambda s: s.device == "cuda"),
     Rule(
         "replayed",

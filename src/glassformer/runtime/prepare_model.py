@@ -143,14 +143,14 @@ def weight_bytes(config: ModelConfig, dtype: torch.dtype, quantize: Quantization
     if quantize == "none":
         return model.n_parameters() * dtype.itemsize
     inner = {part for layer in model.modules() if isinstance(layer, Layer) for part in layer.modules()}
-    linear = [module.weight for module in model.modules() if isinstance(module, nn.Linear)]
+    linear = [module.weight for module in model.modules() if type(module) is nn.Linear]
     tables = {module.weight for module in model.modules() if isinstance(module, nn.Embedding)}
     n_replaced = sum(weight.numel() for weight in linear if weight not in tables)
     n_float_bytes = 4 * (model.n_parameters() - n_replaced)
     if quantize == "int8":
         return sum(weight.numel() for weight in linear) + n_float_bytes
     # Groups of 32 weights: 4-bit codes with a scale and a minimum in layers, 8-bit codes with a scale elsewhere.
-    bits = [5 if m in inner else 8.5 for m in model.modules() if isinstance(m, nn.Linear)]
+    bits = [5 if m in inner else 8.5 for m in model.modules() if type(m) is nn.Linear]
     return int(sum(weight.numel() * size / 8 for weight, size in zip(linear, bits, strict=True))) + n_float_bytes
 
 

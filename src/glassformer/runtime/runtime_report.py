@@ -51,6 +51,7 @@ def report_runtime(
         is_quantized=quantize != "none",
         has_4_bits=quantize == "int4",
         is_decoder_only=config.kind == "decoder",
+        has_experts=config.n_experts > 0,
         keeps_gguf=stored_bytes > 0 and prepared.keeps_quantized,
         builds_kernels=problem is None,
         has_built_kernels=prepared.device.type == "cpu" and was_library_built(),

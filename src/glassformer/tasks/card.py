@@ -103,9 +103,10 @@ def size_in_words(config: ModelConfig, kind: str, n_parameters: int) -> str:
     Such as "encoder_decoder, 1,038,208 parameters; 1 + 1 layers, d_model 128, 4 heads, vocabulary 5,000".
     """
     layers = " + ".join(str(n) for n in (config.n_encoder_layers, config.n_decoder_layers) if n)
+    experts = f"{config.experts_per_token} of {config.n_experts} experts, " if config.n_experts else ""
     return (
         f"{kind}, {n_parameters:,} parameters; {layers} layers, d_model {config.d_model}, {config.n_heads} heads, "
-        f"vocabulary {config.vocab_size:,}"
+        f"{experts}vocabulary {config.vocab_size:,}"
     )
 
 

@@ -11,7 +11,7 @@ from typing_extensions import override
 from glassformer.data.readers.conversations import CONVERSATION_COLUMNS, Conversation, make_conversation
 from glassformer.data.readers.records import RecordReader
 from glassformer.tasks.configs.shared import FileData, TaskConfig
-from glassformer.tasks.decoder_task import packed_flops, packed_loss
+from glassformer.tasks.decoder_task import packed_flops, packed_loss, score_with_experts
 from glassformer.tasks.prepared import Prepared, skipped_note
 from glassformer.tasks.talk_task import TalkConfig, TalkTask
 
@@ -83,7 +83,7 @@ class Chat(TalkTask[Conversation, "PackedBatch"]):
         def evaluate() -> dict[str, float]:
             places = [place for place, said in enumerate(valid[0].messages) if said["role"] == "assistant"]
             self.say_sample(pipeline, valid[0].messages[: places[0]] or valid[0].messages[:1])
-            return dict(pipeline.score(valid).values)
+            return score_with_experts(pipeline.model, lambda: pipeline.score(valid))
 
         return Prepared(
             pipeline,

@@ -1,6 +1,6 @@
 """The base class of tasks that train a decoder on documents. Importing it does not import torch."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -134,7 +134,7 @@ class DecoderTask(Task[Document, "PackedBatch"]):
             notes.append(f"each validation scores the first {MAX_VALID:,} characters; the final score is of all")
 
         def evaluate() -> dict[str, float]:
-            return dict(pipeline.score(scored, stride=context).values)
+            return score_with_experts(pipeline.model, lambda: pipeline.score(scored, stride=context))
 
         n_valid = sum(len(document.text) for document in scored)
         return Prepared(
@@ -221,19 +221,43 @@ class DecoderTask(Task[Document, "PackedBatch"]):
 
 
 def packed_loss(model: Any, config: "TrainConfig", batch: "PackedBatch") -> "Tensor":
-    """Return the summed loss of the targets of a packed batch, with word dropout and label smoothing as configured."""
+    """Return the summed loss of the targets of a packed batch, with word dropout and label smoothing as configured.
+
+    The balance loss of experts is added for every target.
+    """
     from glassformer.data.batching.labeled_batches import IGNORED
     from glassformer.data.batching.pair_batches import hide_words
+    from glassformer.training.balance_loss import balance_loss, watching_routers
     from glassformer.training.fused_loss import token_loss
 
     tokens = hide_words(batch.tokens, config.word_dropout)
-    return token_loss(
-        model,
-        lambda: model(tokens, segments=batch.segments),
-        batch.targets,
-        smoothing=config.label_smoothing,
-        ignore=IGNORED,
-    )
+    scores: list[Tensor] = []
+    with watching_routers(model, scores.append):
+        loss = token_loss(
+            model,
+            lambda: model(tokens, segments=batch.segments),
+            batch.targets,
+            smoothing=config.label_smoothing,
+            ignore=IGNORED,
+        )
+    if not scores or not model.config.expert_balance:
+        return loss
+    n_targets = (batch.targets != IGNORED).sum()
+    balance = balance_loss(scores, model.config.experts_per_token, batch.is_learned_document())
+    return loss + model.config.expert_balance * n_targets * balance
+
+
+def score_with_experts(model: Any, score: "Callable[[], Scores]") -> dict[str, float]:
+    """Return the scores that `score` computes with a model. If it has experts, print how evenly they were chosen."""
+    from glassformer.progress import say
+    from glassformer.training.balance_loss import RoutedTokens, watching_routers
+
+    routed = RoutedTokens(model.config.experts_per_token)
+    with watching_routers(model, routed.add):
+        found = dict(score().values)
+    if routed.n_tokens:
+        say(routed.in_words())
+    return found
 
 
 def packed_flops(model: "Model", batch: "PackedBatch") -> int:

@@ -10,7 +10,7 @@ from glassformer.base.dataclass_flags import OPTION_NAMES, Option, options_of
 from glassformer.base.fields import InvalidFieldError, as_field
 from glassformer.base.names import suggestion
 from glassformer.data.readers.text_files import check_file, read_text
-from glassformer.models.config import OTHER_NAMES
+from glassformer.models.config_names import OTHER_NAMES
 from glassformer.tasks.configs.task_options import make_config
 
 Config = TypeVar("Config")

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -130,9 +130,9 @@ def _train_model(
     model, notes = ready.pipeline.model, [*chosen, *ready.notes]
     model.set_gradient_checkpointing(train.gradient_checkpointing)
     if train.lora_rank:
-        if train.lora_save == "adapter":
-            check_adapter_alone(model)
         adapted = add_adapters(model, train, ready.new_parameters)
+        if train.lora_save == "adapter":
+            check_adapter_alone(model, adapted)
         share = n_trained(model) / model.n_parameters()
         notes.append(f"{len(adapted)} matrices have adapters of rank {train.lora_rank}: {share:.1%} of all learns")
     usual: TaskConfig = task.Config()  # every task has a default for each part
@@ -197,8 +197,16 @@ def _save_model(
         raise OutputExistsError(f"{error}. The trained model is in {run.path / 'model'}") from error
 
 
-def check_adapter_alone(model: Model) -> None:
-    """Raise ValueError if the model has a new head, which the adapter does not hold."""
+def check_adapter_alone(model: Model, adapted: Sequence[str]) -> None:
+    """Raise ValueError if the model has a new head, which the adapter does not hold, or if experts have adapters.
+
+    HF holds all experts of a layer in one tensor, for which PEFT's format has no names.
+    """
+    if expert := next((name for name in adapted if ".ffn.experts." in name), None):
+        raise ValueError(
+            f"lora_save='adapter' with an adapter on {expert}: expected 'merged', or --lora-layers q_proj v_proj, "
+            "because PEFT has no names for experts"
+        )
     if model.config.head != "language_model" or isinstance(model, EncoderModel):
         raise ValueError(
             f"lora_save='adapter' for a model with head={model.config.head!r}: expected 'merged', because the adapter "

@@ -10,7 +10,7 @@ from glassformer.checkpoint import load_model
 from glassformer.checkpoint.download_cache import find_model
 from glassformer.checkpoint.external_formats import is_external, read_origin
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel, ModelConfig
-from glassformer.models.config import HEAD_FIELDS
+from glassformer.models.config_names import HEAD_FIELDS
 from glassformer.models.growth import FREE, grow_model
 from glassformer.pipelines.encoder_pipeline import Reader
 from glassformer.pipelines.pipeline_registry import TASK, read_about

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from glassformer.nn.expert_feedforward import ExpertFeedForward
 from glassformer.training.state import newest_state, saved_positions
 from glassformer.training.trainer import Trainer
 
@@ -22,6 +23,8 @@ def choose_compilation(trainer: Trainer[Any]) -> list[str]:
     state do not change.
     """
     config, setup = trainer.config, trainer.setup
+    if config.compile != "off" and any(isinstance(module, ExpertFeedForward) for module in trainer.model.modules()):
+        return ["the layers are not compiled: compiled experts would compute every token"]
     if trainer.parallel.is_active:
         _set_compiled(trainer, config.compile == "on")
         return []

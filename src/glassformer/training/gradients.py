@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from glassformer.nn import Stack
+from glassformer.nn.expert_feedforward import ExpertFeedForward
 from glassformer.runtime.cuda_graphs import CaptureError, capture_graph
 from glassformer.training.compute_copy import ComputeCopy
 from glassformer.training.cpu_linear import fast_linears, is_worthwhile
@@ -214,8 +215,10 @@ class GraphedGradients(Gradients[Batch]):
 def can_graph(model: nn.Module, device: torch.device) -> bool:
     """Whether training steps can be CUDA graphs: on CUDA, if the model always launches the same kernels.
 
-    Layer drop and gradient checkpointing rule that out.
+    Layer drop, gradient checkpointing and experts, which get different numbers of tokens, rule that out.
     """
+    if any(isinstance(module, ExpertFeedForward) for module in model.modules()):
+        return False
     stacks = [module for module in model.modules() if isinstance(module, Stack)]
     return device.type == "cuda" and not any(stack.layer_drop or stack.gradient_checkpointing for stack in stacks)
 

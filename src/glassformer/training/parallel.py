@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from glassformer.nn import FeedForward, Layer, MultiHeadAttention, Stack
+from glassformer.nn.expert_feedforward import ExpertFeedForward
 from glassformer.runtime.shared_work import dividing
 from glassformer.training.processes import STEP_TIMEOUT, Processes, SharedError
 from glassformer.training.sharded_tensors import local_tensors, whole_tensor
@@ -319,6 +320,11 @@ def split_layers(model: nn.Module, mesh: Any, *, source: int | None = 0) -> None
             module.n_kv_heads //= n_processes
             plan |= {f"{name}.{one}": ColwiseParallel() for one in ("q_proj", "k_proj", "v_proj")}
             plan[f"{name}.out_proj"] = RowwiseParallel()
+        elif isinstance(module, ExpertFeedForward):
+            raise SharedError(
+                f"--parallel tensor={n_processes}: {name} has experts, which cannot be split; expected shard=N instead",
+                2,
+            )
         elif isinstance(module, FeedForward):
             _check_divides(module, ("d_ff",), n_processes)
             names = [one for one in ("up_proj", "gate_proj") if getattr(module, one) is not None]

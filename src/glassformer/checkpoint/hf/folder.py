@@ -24,6 +24,7 @@ from glassformer.checkpoint.hf.adapters import (
     with_adapter_head,
 )
 from glassformer.checkpoint.hf.extra_heads import ExtraHeads
+from glassformer.checkpoint.hf.fused_experts import with_split_experts
 from glassformer.checkpoint.hf.name_tables import Family
 from glassformer.checkpoint.hf.renamed_tensors import with_current_names
 from glassformer.checkpoint.hf.values import UnsupportedModelError, shown
@@ -56,7 +57,8 @@ def read_hf_folder(folder: Path, *, allow_pickle: bool = False) -> ExternalModel
     if has_adapter(folder):
         return _read_adapter(folder, allow_pickle)
     values = with_model_type(read_json_table(confined_path(folder, CONFIG)))
-    return ExternalModel(config=values, tensors=with_current_names(open_weights(folder, allow_pickle)))
+    tensors = with_split_experts(with_current_names(open_weights(folder, allow_pickle)), values["model_type"])
+    return ExternalModel(config=values, tensors=tensors)
 
 
 def has_adapter(folder: Path) -> bool:
@@ -85,7 +87,7 @@ def _read_adapter(folder: Path, allow_pickle: bool) -> ExternalModel:
         )
     values = with_model_type(read_json_table(confined_path(base, CONFIG)))
     family = family_by_type(values["model_type"])
-    tensors = with_current_names(open_weights(base, allow_pickle))
+    tensors = with_split_experts(with_current_names(open_weights(base, allow_pickle)), values["model_type"])
     if (folder / ADAPTER_WEIGHTS).is_file():
         adapter: Tensors = SafeTensors([confined_path(folder, ADAPTER_WEIGHTS)])
     else:

@@ -1,7 +1,7 @@
 """HF's Llama (SmolLM included) and the families with its names: Mistral, Qwen, Phi-3, Gemma, OLMo, Cohere and others.
 
 They differ in biases, norms, sliding windows, factors, parallel layers, and in the layout of their tensors;
-`llama_variants.py` lists their differences.
+`llama_variants.py` lists their differences, and `expert_decoders.py` those of Mixtral and others with experts.
 
 `table` maps our parameter names to HF's tensor names; `name_tables.py` applies it in both directions.
 """
@@ -12,8 +12,10 @@ from functools import partial
 from typing import Any
 
 from glassformer.checkpoint.hf.equivalent_forms import FOLD_EMBEDDING_SCALE
+from glassformer.checkpoint.hf.expert_decoders import EXPERT_VARIANTS, expert_names
 from glassformer.checkpoint.hf.layer_kinds import read_two_rotaries, write_two_rotaries
-from glassformer.checkpoint.hf.llama_variants import VARIANTS, Variant
+from glassformer.checkpoint.hf.llama_variants import VARIANTS as DENSE_VARIANTS
+from glassformer.checkpoint.hf.llama_variants import Variant
 from glassformer.checkpoint.hf.name_tables import Family, NameRule, layer_rules, module_rules
 from glassformer.checkpoint.hf.rotary_values import read_rotary, write_rotary
 from glassformer.checkpoint.hf.row_orders import RotaryPairs
@@ -29,6 +31,8 @@ from glassformer.checkpoint.hf.values import (
     require,
 )
 from glassformer.models import ModelConfig, preset
+
+VARIANTS = DENSE_VARIANTS | EXPERT_VARIANTS
 
 NORM_NAMES = {
     "pre": {"self_attn_sublayer.norm": "input_layernorm", "ffn_sublayer.norm": "post_attention_layernorm"},
@@ -124,7 +128,7 @@ def write_config(kind: str, config: ModelConfig) -> dict[str, Any]:
     return {**values, **variant.values(config)}
 
 
-def table(config: ModelConfig, *, is_fused: bool = False, in_pairs: bool = False) -> list[NameRule]:
+def table(kind: str, config: ModelConfig, *, is_fused: bool = False, in_pairs: bool = False) -> list[NameRule]:
     """Return the rules that map HF's tensor names to our parameter names, for the whole model and each layer.
 
     With `is_fused`, as in Phi-3, one tensor holds the query, key and value projections, and one both inputs of the
@@ -141,6 +145,7 @@ def table(config: ModelConfig, *, is_fused: bool = False, in_pairs: bool = False
         "ffn.up_proj": "mlp.up_proj",
         "ffn.down_proj": "mlp.down_proj",
         **NORM_NAMES.get(config.norm_placement, {}),
+        **(expert_names(kind, config.n_experts) if kind in EXPERT_VARIANTS else {}),
     }
     layers = "decoder.layers", "model.layers", config.n_decoder_layers
     special: list[NameRule] = []
@@ -172,7 +177,7 @@ def _family(kind: str, variant: Variant) -> Family:
         prefix="model.",
         read_config=read_config,
         write_config=partial(write_config, kind),
-        table=partial(table, is_fused=variant.is_fused, in_pairs=variant.in_pairs),
+        table=partial(table, kind, is_fused=variant.is_fused, in_pairs=variant.in_pairs),
         copies=[("lm_head.weight", "model.embed_tokens.weight")],
         rewrites=[FOLD_EMBEDDING_SCALE] if variant.folds_scale else [],
         ignored=r"rotary_emb\.inv_freq$",

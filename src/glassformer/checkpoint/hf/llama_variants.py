@@ -77,11 +77,13 @@ def _mistral_windows(values: Values) -> Windows:
     return Windows(read_int(values, "sliding_window", default=None if "sliding_window" in values else 4096), ())
 
 
-def _write_window(config: ModelConfig) -> dict[str, Any]:
+def write_window(config: ModelConfig) -> dict[str, Any]:
+    """Return HF's value for a window that all layers have."""
     return {"sliding_window": config.sliding_window}
 
 
-def _write_qwen_windows(config: ModelConfig) -> dict[str, Any]:
+def write_qwen_windows(config: ModelConfig) -> dict[str, Any]:
+    """Return HF's values for the windows of Qwen's layers."""
     is_last = config.global_layers == tuple(range(len(config.global_layers)))
     first = len(config.global_layers) if is_last else 0  # for HF before it had layer_types
     return {
@@ -218,7 +220,7 @@ def _write_smollm3(config: ModelConfig) -> dict[str, Any]:
     return {"no_rope_layers": flags, "use_sliding_window": has_windows, "pad_token_id": None}
 
 
-QWEN: dict[str, Any] = {"windows": qwen_windows, "writes_windows": _write_qwen_windows}
+QWEN: dict[str, Any] = {"windows": qwen_windows, "writes_windows": write_qwen_windows}
 COHERE: dict[str, Any] = {
     "norm": "layer",
     "eps_key": "layer_norm_eps",
@@ -239,7 +241,7 @@ GEMMA: dict[str, Any] = {
 GEMMA_NOW = GEMMA | {"kv_heads": 4, "activation_key": "hidden_activation", "writes_windows": write_windows}
 VARIANTS: dict[str, Variant] = {
     "llama": Variant(name="Llama", has_attention_bias=True, has_ffn_bias=True),
-    "mistral": Variant(name="Mistral", kv_heads=8, windows=_mistral_windows, writes_windows=_write_window),
+    "mistral": Variant(name="Mistral", kv_heads=8, windows=_mistral_windows, writes_windows=write_window),
     "qwen2": Variant(name="Qwen2", kv_heads=32, fields=lambda values: {"qkv_bias": True, "out_bias": False}, **QWEN),
     "qwen3": Variant(
         name="Qwen3",
@@ -257,7 +259,7 @@ VARIANTS: dict[str, Variant] = {
         fields=_phi3,
         values=_write_phi3,
         windows=lambda values: Windows(read_int(values, "sliding_window", default=None), ()),
-        writes_windows=_write_window,
+        writes_windows=write_window,
     ),
     "stablelm": Variant(
         name="StableLm",

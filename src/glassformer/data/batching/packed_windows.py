@@ -50,6 +50,14 @@ class PackedBatch(NamedTuple):
         """Return the number of targets that are not IGNORED, over which the loss is averaged."""
         return int((self.targets != IGNORED).sum())
 
+    def is_learned_document(self) -> Tensor | None:
+        """Return (B, T), False for tokens of documents without targets, such as padding; None if there are none."""
+        if self.segments is None:
+            return None
+        counts = (self.targets != IGNORED).long()
+        targets_of = torch.zeros_like(counts).scatter_add(1, self.numbers - self.numbers.amin(1, True), counts)
+        return targets_of.gather(1, self.numbers - self.numbers.amin(1, True)) > 0
+
     def slice_rows(self, begin: int, end: int) -> "PackedBatch":
         """Return the windows from `begin` up to, but not including, `end`."""
         return PackedBatch(self.tokens[begin:end], self.targets[begin:end], self.numbers[begin:end])

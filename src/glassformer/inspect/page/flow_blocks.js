@@ -25,6 +25,12 @@ function closedLayer(layer, n) {
   return { id: `${n}`, kind: "layer", layer: n, title: `Layer ${n}`, size: `${layer.attention.length + 1} sub-layers, open` };
 }
 
+function ffnSize(model, n) {
+  const { n_experts: experts, experts_per_token: few, dense_layers: dense } = model.config;
+  if (experts && !(dense ?? []).includes(n)) return `${few} of ${experts} experts`;
+  return `${model.width} → ${model.ffn_width} → ${model.width}`;
+}
+
 function openLayer(data, layer, n) {
   const { model } = data;
   const parts = layer.attention.map((one) => ({
@@ -32,7 +38,7 @@ function openLayer(data, layer, n) {
     title: one.kind === "cross" ? "Cross-attention" : one.kind === "causal" ? "Causal self-attention" : "Self-attention",
     size: model.kv_heads === model.heads ? `${model.heads} heads` : `${model.heads} heads · ${model.kv_heads} kv`,
   }));
-  parts.push({ id: `${n}.ffn`, kind: "ffn", layer: n, title: "Feed-forward", size: `${model.width} → ${model.ffn_width} → ${model.width}` });
+  parts.push({ id: `${n}.ffn`, kind: "ffn", layer: n, title: "Feed-forward", size: ffnSize(model, n) });
   const found = [{ id: `${n}`, kind: "layer", layer: n, title: `Layer ${n}`, size: "close", isOpen: true }];
   const parallel = model.config.parallel_ffn ?? "none";
   if (parallel !== "none") return [...found, ...parallelParts(model, parts, n, parallel)];

@@ -126,10 +126,10 @@ export function createHeatmap(map, { onpick = () => {}, onpoint = () => {}, tall
   }
 
   function drawNumbers(context, size, step, r0, r1, c0, c1) {
-    context.font = font(12);
+    const digits = map.max >= 0.095 ? 2 : map.max >= 0.0095 ? 3 : 4;
+    context.font = font(14 - digits);
     context.textAlign = "center";
     context.textBaseline = "middle";
-    const digits = map.max >= 0.095 ? 2 : map.max >= 0.0095 ? 3 : 4;
     for (let r = r0; r < r1; r++)
       for (let c = c0; c < c1; c++) {
         context.fillStyle = css(readable(color(map.value(r, c))));

@@ -10,6 +10,7 @@ import { headView } from "./view_head.js";
 import { healthView } from "./view_health.js";
 import { learningView } from "./view_learning.js";
 import { lensView } from "./view_lens.js";
+import { format } from "./numbers.js";
 import { modelFacts } from "./flow_blocks.js";
 import { nextView } from "./view_next.js";
 import { positionsView } from "./view_positions.js";
@@ -43,12 +44,20 @@ function drawHeader() {
   const written = data ? h("div", { class: "texts" },
     live ? null : h("p", {}, h("span", { class: "tag" }, "input"), h("span", { class: "text", dir: "auto" }, data.options.text)),
     h("p", {}, h("span", { class: "tag" }, "output"), h("output", { class: "text", dir: "auto" }, data.output.text || "(nothing)")),
-    data.baseline ? h("p", {}, h("span", { class: "tag" }, "before"), h("span", { class: "text", dir: "auto" }, data.baseline.output?.text ?? String(data.baseline.output))) : null,
+    data.baseline ? h("p", {}, h("span", { class: "tag" }, "before"), h("span", { class: "text", dir: "auto" }, before())) : null,
     questions()) : null;
   refill(document.getElementById("header"),
     h("div", { class: "brand" }, h("h1", {}, data ? data.model.name : "Glassformer explorer"),
       data ? h("dl", { class: "facts" }, modelFacts(data).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))) : null),
     live?.node, written);
+}
+
+/** What the whole model answered, and how the loss has changed without the parts that are off. */
+function before() {
+  const { output, loss } = data.baseline;
+  const text = output?.text ?? String(output);
+  const losses = [loss, data.output.loss].every((one) => typeof one === "number") ? ` (loss ${format(loss)} → ${format(data.output.loss)})` : "";
+  return (text === data.output.text ? "the same text" : text) + losses;
 }
 
 /** Questions that a reader may have first, as links. */

@@ -73,9 +73,10 @@ function product(row, query, key, place, attention) {
 }
 
 function scores(row, keys, place, attention) {
-  const head = ["token", "scale × q·k", ...(row.hasBias ? ["bias"] : []), "score", "exp(score − largest)", "weight", "recorded"];
+  const isChanged = row.hasBias || attention.softcap; // otherwise the score is the scaled product
+  const head = ["token", ...(isChanged ? ["scale × q·k"] : []), ...(row.hasBias ? ["bias"] : []), isChanged ? "score" : "score = scale × q·k", "exp(score − largest)", "weight", "recorded"];
   const rows = row.keys.map((one, n) => [
-    n === place ? h("mark", {}, tokenAt(keys, n)) : h("span", {}, tokenAt(keys, n)), format(one.scaled), ...(row.hasBias ? [format(one.bias)] : []),
+    n === place ? h("mark", {}, tokenAt(keys, n)) : h("span", {}, tokenAt(keys, n)), ...(isChanged ? [format(one.scaled)] : []), ...(row.hasBias ? [format(one.bias)] : []),
     one.allowed ? format(one.score) : "masked", format(one.exp), h("b", {}, format(one.weight)), format(one.recorded)]);
   const worst = Math.max(...row.keys.map((one) => Math.abs(one.weight - one.recorded)));
   return [

@@ -46,8 +46,8 @@ function merges(cut, state) {
   const steps = cut.merges;
   const place = h("div");
   const show = (count) => refill(place, count === 0 ? h("p", { class: "note" }, "No merge yet: the text is cut into single characters or bytes.")
-    : table(`The first ${count} of ${steps.length} merges, in the order in which they were applied`, ["step", "left", "right", "result", "rank", "in"],
-      steps.slice(0, count).map((one, n) => [n + 1, exactToken(one.left), exactToken(one.right), exactToken(one.result), one.rank, cut.pieces[one.word]?.word === undefined ? "" : exactToken(cut.pieces[one.word].word)]),
+    : table(`${count > MOST_ROWS ? `The last ${MOST_ROWS} of the first ${count}` : `The first ${count}`} of ${steps.length} merges, in the order in which they were applied`, ["step", "left", "right", "result", "rank", "in"],
+      steps.slice(Math.max(0, count - MOST_ROWS), count).map((one, n) => [Math.max(0, count - MOST_ROWS) + n + 1, exactToken(one.left), exactToken(one.right), exactToken(one.result), one.rank, cut.pieces[one.word]?.word === undefined ? "" : exactToken(cut.pieces[one.word].word)]),
       { numeric: [0, 4] }));
   const value = state.get("merges") === "" ? steps.length : state.index("merges", steps.length + 1);
   show(value);

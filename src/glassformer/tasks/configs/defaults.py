@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any, Literal, NamedTuple
 
-from glassformer.models.config import HEAD_FIELDS, ModelConfig
+from glassformer.models.config import ModelConfig
+from glassformer.models.config_names import HEAD_FIELDS
 from glassformer.models.costs import training_flops
 from glassformer.models.presets import FULL_SIZE, preset
 from glassformer.tasks.configs.corpus_size import CorpusSize
@@ -34,6 +35,7 @@ NOT_OF_A_FAMILY = frozenset(
         *("vocab_size", "source_vocab_size", "n_encoder_layers", "n_decoder_layers", "d_model", "d_ff", "max_len"),
         *("n_heads", "n_kv_heads", "head_dim", "embedding_width", "sliding_window", "token_types", "position_offset"),
         *("global_layers", "local_rope_theta", "unrotated_layers"),
+        *("expert_d_ff", "shared_expert_d_ff", "dense_layers"),
         *("rope_width", "rope_scaling", "rope_factor", "rope_original_len", "rope_low_rotations"),
         *("rope_high_rotations", "rope_attention_factor", "rope_short_divisors", "rope_long_divisors"),
         *("head", *HEAD_FIELDS, "output_bias", "dropout", "embedding_dropout", "layer_drop"),
