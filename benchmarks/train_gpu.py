@@ -3,8 +3,9 @@
     python benchmarks/train_gpu.py [--work gpt2|base|pairs|llama] [--rounds 8] [--gpt-peer FILE] [--pairs SOURCE TARGET]
 
 Glassformer trains through `Trainer`, in bf16 with compiled layers: batches, gradients, clipping, optimizer and counters
-included. The peers get the same batches on the device, bf16 autocast, `torch.compile`, fused AdamW and clipping. In
-each round every contender makes a few updates, one after the other. The table shows medians over the rounds.
+included. For gpt2 and llama it trains in fp8, too. The peers get the same batches on the device, bf16 autocast,
+`torch.compile`, fused AdamW and clipping. In each round every contender makes a few updates, one after the other. The
+table shows medians over the rounds.
 
 - gpt2: 124 M parameters, 32 x 1,024 tokens. Peer: `GPT` of the file --gpt-peer, called with tokens and targets.
 - base: Transformer-base, 256 pairs of 64 tokens, vocabulary 32,000. Peers: torch.nn.Transformer and HF Marian.
@@ -206,9 +207,18 @@ def works(arguments: argparse.Namespace) -> dict[str, tuple[list[Any], dict[str,
     source, target = torch.randint(4, VOCAB, (256, 64)), torch.randint(4, VOCAB, (256, 65))
     even = [PairBatch(source, target[:, :-1].contiguous(), target[:, 1:].contiguous())]
     found: dict[str, tuple[list[Any], dict[str, Callable[[Any], Update]]]] = {
-        "gpt2": (text(50257, 32, 1024), {"glassformer": partial(ours, GPT2)}),
+        "gpt2": (
+            text(50257, 32, 1024),
+            {"glassformer": partial(ours, GPT2), "glassformer, fp8": partial(ours, GPT2, precision="fp8")},
+        ),
         "base": (even, {"glassformer": partial(ours, BASE), "torch": partial(torch_transformer, is_padded=False)}),
-        "llama": (text(VOCAB, 8, 2048), {"glassformer": partial(ours, LLAMA, gradient_checkpointing=True)}),
+        "llama": (
+            text(VOCAB, 8, 2048),
+            {
+                "glassformer": partial(ours, LLAMA, gradient_checkpointing=True),
+                "glassformer, fp8": partial(ours, LLAMA, gradient_checkpointing=True, precision="fp8"),
+            },
+        ),
     }
     if arguments.gpt_peer is not None:
         found["gpt2"][1]["plain GPT"] = partial(gpt_peer, arguments.gpt_peer)
@@ -248,7 +258,7 @@ def main() -> None:
                 continue
             began, before = time.perf_counter(), torch.cuda.memory_allocated()
             torch.cuda.reset_peak_memory_stats()
-            updates[label] = make(batches if label == "glassformer" else on_device)
+            updates[label] = make(batches if label.startswith("glassformer") else on_device)
             for number in range(len(batches) if name == "pairs" else arguments.warm_up):
                 updates[label](number)
             torch.cuda.synchronize()

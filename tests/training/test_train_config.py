@@ -26,7 +26,7 @@ from glassformer.training.train_config import TrainConfig
         ("clip", math.nan),
         ("schedule", "cosin"),
         ("optimizer", "sgd"),
-        ("precision", "fp8"),
+        ("precision", "fp4"),
     ],
 )
 def test_errors_name_the_wrong_setting(field, value):

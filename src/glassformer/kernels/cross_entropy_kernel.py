@@ -12,8 +12,10 @@ from torch import Tensor
 
 from glassformer.kernels.triton_attention import HAS_TRITON, on_device
 
-MAX_BLOCK = 1 << 13
-"""The most logits that one Triton program reads at once."""
+MAX_BLOCK, WARPS = 1 << 11, 8
+"""The most logits that one Triton program reads at once, and its warps: the fastest of eight choices on an H200."""
+NARROW_SCALE = 2.0**15
+"""The factor of gradients in e5m2. They are between -1 and 1, and the largest number of the format is 57,344."""
 
 if HAS_TRITON:
     import triton
@@ -21,16 +23,20 @@ if HAS_TRITON:
 
     @triton.jit  # type: ignore[untyped-decorator]
     def _replace_by_gradient(  # type: ignore[no-untyped-def]
-        logits, targets, losses, l_n, n_classes, width, smoothing: tl.constexpr, ignore: tl.constexpr,
-        block: tl.constexpr,
+        logits, targets, losses, narrow, l_n, n_classes, width, smoothing: tl.constexpr, ignore: tl.constexpr,
+        narrow_scale: tl.constexpr, block: tl.constexpr,
     ):  # fmt: skip
         """Write the loss of one row (one program each), and its gradient over the row's logits.
 
-        `l_n` is the stride of a row, `width` the number of its columns. Columns from `n_classes` on are padding. The
-        row is read twice; the second time it is still in the cache.
+        `l_n` is the stride of a row, `width` the number of its columns. Columns from `n_classes` on are padding. With
+        `narrow_scale` above 0, the gradient times this factor is also written to `narrow`, which has no gaps.
+
+        Each lane has its own highest logit and sums, so that no lane waits for another inside the loop. The row is read
+        a second time from its end, because its end is still in the cache.
         """
         row = tl.program_id(0).to(tl.int64)
         logits += row * l_n
+        narrow += row * width
         lanes = tl.arange(0, block)
         target = tl.load(targets + row)
         if target == ignore:
@@ -38,22 +44,27 @@ if HAS_TRITON:
             for first in range(0, width, block):
                 places = first + lanes
                 tl.store(logits + places, tl.zeros([block], tl.float32), mask=places < width)
+                if narrow_scale > 0.0:
+                    tl.store(narrow + places, tl.zeros([block], tl.float32), mask=places < width)
         else:
-            best = float("-inf")
-            total = tl.zeros([block], tl.float32)  # each lane has its own sums
+            best = tl.full([block], -1e30, tl.float32)  # not -inf: the difference of two of them is NaN
+            total = tl.zeros([block], tl.float32)
             plain = tl.zeros([block], tl.float32)
             for first in range(0, n_classes, block):
                 places = first + lanes
                 is_there = places < n_classes
                 # Read up to `width`, a multiple of 16, so that each thread reads 16 bytes at once.
-                numbers = tl.load(logits + places, mask=places < width, other=float("-inf")).to(tl.float32)
+                numbers = tl.load(
+                    logits + places, mask=places < width, other=float("-inf"), eviction_policy="evict_last"
+                ).to(tl.float32)
                 numbers = tl.where(is_there, numbers, float("-inf"))
-                larger = tl.maximum(best, tl.max(numbers, 0))
+                larger = tl.maximum(best, numbers)
                 total = total * tl.exp(best - larger) + tl.exp(numbers - larger)
                 best = larger
                 if smoothing > 0.0:
                     plain += tl.where(is_there, numbers, 0.0)
-            log_total = best + tl.log(tl.sum(total, 0))
+            highest = tl.max(best, 0)
+            log_total = highest + tl.log(tl.sum(total * tl.exp(best - highest), 0))
             chosen = tl.load(logits + target).to(tl.float32)
             loss = log_total - (1.0 - smoothing) * chosen
             if smoothing > 0.0:
@@ -61,16 +72,28 @@ if HAS_TRITON:
             tl.store(losses + row, loss)
             tl.debug_barrier()  # the target's logit must be read before another thread replaces it
             spread = smoothing / n_classes
-            for first in range(0, width, block):
-                places = first + lanes
+            last = tl.cdiv(width, block) - 1
+            for index in range(last + 1):
+                places = (last - index) * block + lanes
                 is_there = places < n_classes
-                numbers = tl.load(logits + places, mask=places < width, other=float("-inf")).to(tl.float32)
+                numbers = tl.load(
+                    logits + places, mask=places < width, other=float("-inf"), eviction_policy="evict_first"
+                ).to(tl.float32)
                 gradient = tl.exp(numbers - log_total) - spread - tl.where(places == target, 1.0 - smoothing, 0.0)
-                tl.store(logits + places, tl.where(is_there, gradient, 0.0), mask=places < width)
+                gradient = tl.where(is_there, gradient, 0.0)
+                tl.store(logits + places, gradient, mask=places < width, eviction_policy="evict_first")
+                if narrow_scale > 0.0:
+                    tl.store(narrow + places, gradient * narrow_scale, mask=places < width)
 
 
 def replace_by_gradient(
-    logits: Tensor, targets: Tensor, *, n_classes: int, smoothing: float = 0.0, ignore: int = -100
+    logits: Tensor,
+    targets: Tensor,
+    *,
+    n_classes: int,
+    smoothing: float = 0.0,
+    ignore: int = -100,
+    narrow: Tensor | None = None,
 ) -> Tensor:
     """Return the smoothed cross-entropy of each row, (N,) in float32, and write its gradient over `logits`, in place.
 
@@ -79,17 +102,22 @@ def replace_by_gradient(
         targets: (N,), class ids.
         smoothing: Probability mass that is spread evenly over all classes.
         ignore: Target id whose rows have loss 0 and gradient 0.
+        narrow: (N, W), contiguous: a second place for the gradient, times NARROW_SCALE, in e5m2.
     """
     if not can_use_kernel(logits):
-        return _replace_by_gradient_in_torch(logits, targets, n_classes, smoothing, ignore)
+        losses = _replace_by_gradient_in_torch(logits, targets, n_classes, smoothing, ignore)
+        if narrow is not None:
+            narrow.copy_(logits * NARROW_SCALE)
+        return losses
     losses = torch.empty(len(logits), dtype=torch.float32, device=logits.device)
     if len(logits):
         block = min(MAX_BLOCK, triton.next_power_of_2(logits.shape[1]))
         kernel: Any = _replace_by_gradient[(len(logits),)]
         with on_device(logits.device):
             kernel(
-                logits, targets, losses, logits.stride(0), n_classes, logits.shape[1],
-                smoothing, ignore, block=block, num_warps=8,
+                logits, targets, losses, logits if narrow is None else narrow, logits.stride(0), n_classes,
+                logits.shape[1], smoothing, ignore, 0.0 if narrow is None else NARROW_SCALE,
+                block=block, num_warps=WARPS,
             )  # fmt: skip
     return losses
 

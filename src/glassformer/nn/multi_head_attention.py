@@ -184,9 +184,10 @@ class MultiHeadAttention(nn.Module):
         """Split the output of `qkv_proj` into queries (B, H, T, D), keys and values (B, G, T, D).
 
         Queries and keys are normalized and rotated: together if they have no norms of their own, which are fewer steps.
+        Those that are not rotated are separate: their gradients are then put together in one step, which is faster.
         """
         heads, groups, width = self.n_heads, self.n_kv_heads, self.head_dim
-        if self.q_norm is None and self.k_norm is None:
+        if self.q_norm is None and self.k_norm is None and rotation is not None:
             both, v = torch.split(joined, [(heads + groups) * width, groups * width], -1)
             q, k = torch.split(self._prepare(both, heads + groups, None, rotation, kernels), [heads, groups], 1)
         else:

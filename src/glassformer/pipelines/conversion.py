@@ -163,11 +163,12 @@ def expressible_in(model: AnyModel) -> list[Format]:
 def _labels(origin: Mapping[str, Any], model: AnyModel) -> dict[str, Any]:
     """Return the class names in HF's config.json (`id2label`, `label2id`) if they name every class of the model.
 
-    The function that sentence-transformers applies to the score of a cross-encoder is kept, too.
+    They are kept for a model without classes, too: a head that is written back may count its classes by them. So is the
+    function that sentence-transformers applies to the score of a cross-encoder.
     """
     kept = {key: origin[key] for key in SCORE_FUNCTIONS if origin.get(key) is not None and model.config.n_labels == 1}
     names = origin.get("id2label")
-    if not isinstance(names, Mapping) or len(names) != model.config.n_labels:
+    if not isinstance(names, Mapping) or model.config.n_labels not in (None, len(names)):
         return kept
     return kept | {key: origin[key] for key in ("id2label", "label2id", "problem_type") if origin.get(key) is not None}
 

@@ -15,6 +15,7 @@ from glassformer.decoding.scoring import score_continuations, score_long_texts
 from glassformer.pipelines.decoder_evaluation import encode_plain, window_of
 from glassformer.pipelines.generator import Generator
 from glassformer.pipelines.pipeline import READING_BATCH_TOKENS
+from glassformer.text import Tokenizer
 
 MAX_NEW_TOKENS = 256
 """Tokens that `generate_until` generates at most, unless a request says otherwise."""
@@ -73,8 +74,10 @@ class LmEvalModel:
         return self.generator.batch_tokens or READING_BATCH_TOKENS
 
     def _start(self) -> list[int]:
+        """Return the token before a text without context: the one that the tokenizer names, or else the end token."""
         tokenizer = self.generator.tokenizer
-        begin = tokenizer.begin if tokenizer.begin is not None else tokenizer.end
+        is_named = isinstance(tokenizer, Tokenizer) or "bos_token" in tokenizer.named_tokens
+        begin = tokenizer.begin if is_named else tokenizer.end
         return [] if begin is None else [begin]
 
     def _join(self, context: str, continuation: str) -> tuple[list[int], int]:

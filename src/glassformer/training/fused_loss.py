@@ -20,6 +20,7 @@ from typing_extensions import override
 
 from glassformer.models.heads import LanguageModelHead
 from glassformer.runtime.packed_model import PaddedLinear
+from glassformer.training.float8_linear import Float8Output
 from glassformer.training.losses import label_smoothed_cross_entropy
 from glassformer.training.output_loss import can_replace_logits, replaced_logits_loss
 
@@ -67,8 +68,8 @@ def without_output_layer(model: nn.Module) -> Iterator[nn.Linear | None]:
     """
     heads = [module for module in model.modules() if isinstance(module, LanguageModelHead)]
     layer: Any = heads[0].out_proj if len(heads) == 1 and heads[0].softcap is None else None
-    # A padded layer belongs to a copy of the model on a GPU, where its logits can be replaced.
-    is_padded = type(layer) is PaddedLinear and can_replace_logits(layer.weight, layer.weight)
+    # A padded layer or one in fp8 belongs to a copy of the model on a GPU, where its logits can be replaced.
+    is_padded = type(layer) in (PaddedLinear, Float8Output) and can_replace_logits(layer.weight, layer.weight)
     if layer is None or not (type(layer) is nn.Linear or is_padded) or layer._forward_hooks or layer._forward_pre_hooks:
         yield None
         return

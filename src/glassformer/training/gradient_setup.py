@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from glassformer.models import DecoderModel, Model
 from glassformer.training.compiled_layers import compile_layers, training_attention, uncompile_layers
 from glassformer.training.compute_copy import ComputeCopy, can_copy
+from glassformer.training.float8_linear import use_float8
 from glassformer.training.gradients import Batch, Gradients, GraphedGradients, can_graph
 from glassformer.training.lora import is_narrowed
 from glassformer.training.parallel import Parallel
@@ -46,10 +47,19 @@ class GradientSetup(Generic[Batch]):
         if is_copied and self.can_compile and isinstance(self.model, Model):
             self.copy = ComputeCopy(self.model, torch.bfloat16 if self._is_narrow else torch.float32)
             self.copy.module.train()
+        if self.config.precision == "fp8":
+            self._use_float8()
         if self.parallel.is_active:
             # A sharded model is a copy, whose loss only `loss_of` can make.
             loss = self.loss if self.loss_of is None else self.loss_of(self.model)
             self.loss = self.parallel.wrap(self.model, loss, self.config, self.precision, self.sample)
+
+    def _use_float8(self) -> None:
+        if self.copy is None:
+            reasons = "adapters, adversarial training, several processes or models with hooks"
+            raise ValueError(f"precision='fp8' with {reasons}: expected 'bf16'")
+        if not use_float8(self.copy.module):
+            raise ValueError("precision='fp8': no layer of this model is large enough to gain, expected 'bf16'")
 
     @property
     def can_compile(self) -> bool:

@@ -162,7 +162,8 @@ class GraphedGradients(Gradients[Batch]):
         recording = self._recordings[key]
         for kept, new in zip(recording.batch, batch, strict=True):
             kept.copy_(new, non_blocking=True)
-        self._numbers.copy_(torch.tensor([1 / divisor, scale]))
+        for place, number in zip(self._numbers, (1 / divisor, scale), strict=True):
+            place.fill_(number)  # a copy from the CPU would wait until the device is idle
         recording.graph.replay()
         self._is_empty = False
         return recording.loss.clone()  # the next replay writes over it, perhaps before the trainer has read it

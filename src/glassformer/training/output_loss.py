@@ -1,6 +1,8 @@
 """The loss of an output layer on a GPU: the logits of the whole batch exist once, and become their own gradient.
 
 They have the dtype of the model (`kernels/cross_entropy_kernel.py`). `fused_loss.py` chooses between this and chunks.
+A `Float8Output` multiplies in fp8: the logits, and the gradient of its inputs. The gradient of the logits exists a
+second time for it, in fp8. The gradient of the weight is a sum over all tokens, and stays in the dtype of the model.
 """
 
 from typing import Any
@@ -10,7 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from typing_extensions import override
 
-from glassformer.kernels.cross_entropy_kernel import can_use_kernel, replace_by_gradient
+from glassformer.kernels.cross_entropy_kernel import NARROW_SCALE, can_use_kernel, replace_by_gradient
+from glassformer.kernels.float8_rows import quantize
+from glassformer.training.float8_linear import Float8Output, float8_product
 
 
 def can_replace_logits(hidden: Tensor, weight: Tensor) -> bool:
@@ -28,7 +32,8 @@ def replaced_logits_loss(hidden: Tensor, layer: Any, targets: Tensor, *, smoothi
 
     `layer` is a linear layer whose weight may have more rows than `out_features`, as padding.
     """
-    arguments = hidden, layer.weight, layer.bias, targets, layer.out_features, smoothing, ignored
+    in_float8 = isinstance(layer, Float8Output)
+    arguments = hidden, layer.weight, layer.bias, targets, layer.out_features, smoothing, ignored, in_float8
     loss: Tensor = OutputLoss.apply(*arguments)  # type: ignore[no-untyped-call]
     return loss
 
@@ -47,11 +52,19 @@ class OutputLoss(torch.autograd.Function):
         n_classes: int,
         smoothing: float,
         ignored: int,
+        in_float8: bool,
     ) -> Tensor:
         """Return the summed loss of inputs (N, C) and answers (N,). `weight` is (W, C) with W >= n_classes."""
-        logits = F.linear(inputs, weight, bias)  # (N, W)
-        losses = replace_by_gradient(logits, answers, n_classes=n_classes, smoothing=smoothing, ignore=ignored)
-        ctx.save_for_backward(inputs, weight, logits)
+        narrow = None
+        if in_float8:
+            logits = float8_product(*quantize(inputs), *quantize(weight), bias=bias, dtype=inputs.dtype)  # (N, W)
+            narrow = torch.empty_like(logits, dtype=torch.float8_e5m2)
+        else:
+            logits = F.linear(inputs, weight, bias)  # (N, W)
+        losses = replace_by_gradient(
+            logits, answers, n_classes=n_classes, smoothing=smoothing, ignore=ignored, narrow=narrow
+        )
+        ctx.save_for_backward(inputs, weight, logits, narrow)
         ctx.has_bias = bias is not None
         ctx.is_trained = weight.requires_grad
         return losses.sum()
@@ -60,9 +73,14 @@ class OutputLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *factors: Any) -> tuple[Tensor | None, ...]:
         """Return the gradients. The gradient of the logits was computed in `forward`."""
-        inputs, weight, gradient = ctx.saved_tensors
+        inputs, weight, gradient, narrow = ctx.saved_tensors
         (factor,) = factors
-        to_inputs = (gradient @ weight).mul_(factor)
+        if narrow is None:
+            to_inputs = (gradient @ weight).mul_(factor)
+        else:
+            row_factors = (factor.float() / NARROW_SCALE).expand(len(narrow), 1).contiguous()
+            columns = quantize(weight, transposed=True)
+            to_inputs = float8_product(narrow, row_factors, *columns, dtype=inputs.dtype, is_long=True)
         to_weight = (gradient.T @ inputs).mul_(factor) if ctx.is_trained else None
         to_bias = (gradient.sum(0, dtype=torch.float32) * factor).to(weight.dtype) if ctx.has_bias else None
-        return to_inputs, to_weight, to_bias, None, None, None, None
+        return to_inputs, to_weight, to_bias, None, None, None, None, None

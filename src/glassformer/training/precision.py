@@ -8,10 +8,11 @@ import torch
 from torch import nn
 
 from glassformer.runtime.devices import choose_device
+from glassformer.training.float8_linear import has_float8
 from glassformer.training.lora import LowRank
 from glassformer.training.train_config import TrainConfig
 
-Precision = Literal["auto", "fp32", "bf16", "fp16"]
+Precision = Literal["auto", "fp32", "bf16", "fp16", "fp8"]
 
 
 WIDE = 384
@@ -23,7 +24,13 @@ def choose_precision(precision: Precision, device: torch.device, model: nn.Modul
     """Return `precision`, with "auto" replaced by bf16 if that is likely faster, else by fp32.
 
     On CUDA that is so if the device supports bf16; on a CPU, if it has AMX and the matrices of the model are wide.
+    "fp8" is bf16, too, with some layers in fp8 (`float8_linear.py`). Raises ValueError if the device has no fp8.
     """
+    if precision == "fp8":
+        if not has_float8(device):
+            needed = "expected an NVIDIA GPU of compute capability 8.9 or more, such as an H100"
+            raise ValueError(f"precision='fp8' on {device}: {needed}; or bf16")
+        return "bf16"
     if precision != "auto":
         return precision
     if device.type == "cuda":

@@ -87,8 +87,9 @@ class TrainConfig(Checked):
     """Device to compute on, such as cpu or cuda; auto is cuda where there is one."""
     threads: Whole = 0
     """Number of CPU threads; 0 is torch's default, and fewer are faster if other programs keep a core busy."""
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    """Floating-point type to compute in; auto is bf16 if the device computes it fast, else fp32."""
+    precision: Literal["auto", "fp32", "bf16", "fp16", "fp8"] = "auto"
+    """Floating-point type to compute in; auto is bf16 if the device computes it fast, else fp32. fp8 is bf16 with the
+    large products in eight bits, on an H100 or later."""
     compile: Literal["auto", "on", "off"] = "auto"
     """Compile the layers of the model with torch.compile, which takes up to a minute; auto does so on a GPU if the run
     is long enough and a short trial is faster."""

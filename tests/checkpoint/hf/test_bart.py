@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 import torch
+import transformers
 
 from checkpoint import random_hf
 from checkpoint.hf_comparison import change_tensors, make, open_theirs, same_numbers, save, tied
@@ -88,3 +89,29 @@ def test_bart_without_a_bias_on_its_logits_is_read_and_written(tmp_path):
     assert same_numbers(ours, theirs, 0)
     again, _ = open_theirs(tmp_path / "again", "BartForConditionalGeneration")
     assert same_numbers(ours, again, 0)
+
+
+def test_a_body_keeps_tables_that_differ_although_the_config_ties_them(tmp_path):
+    config = transformers.BartConfig(
+        vocab_size=40,
+        d_model=8,
+        encoder_layers=1,
+        decoder_layers=1,
+        encoder_ffn_dim=8,
+        decoder_ffn_dim=8,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+        max_position_embeddings=20,
+        tie_word_embeddings=False,
+    )
+    torch.manual_seed(0)
+    transformers.BartModel(config).save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(
+        path.read_text(encoding="utf-8").replace('"tie_word_embeddings": false', '"tie_word_embeddings": true'),
+        encoding="utf-8",
+    )
+    theirs, _ = open_theirs(tmp_path, "BartModel")
+    ours = load_model(tmp_path)
+    assert ours.config.tie == "none"
+    assert same_numbers(ours, theirs, 0)

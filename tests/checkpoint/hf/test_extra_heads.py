@@ -62,3 +62,11 @@ def test_a_pooler_alone_is_not_worth_a_note():
     assert skipped_heads_note(["cls.seq_relationship.weight", "pooler.dense.bias"]) == (
         "skipped cls.seq_relationship: a head that Glassformer does not have. convert --to hf keeps it"
     )
+
+
+def test_a_head_that_is_written_back_keeps_its_number_of_classes(tmp_path):
+    small_bert("Albert", "ForPreTraining", num_labels=3).save_pretrained(tmp_path / "saved")
+    convert(tmp_path / "saved", tmp_path / "again", "hf")
+    again, problems = open_theirs(tmp_path / "again", "AlbertForPreTraining")
+    assert not any(problems.values())
+    assert again.sop_classifier.classifier.weight.shape[0] == 3

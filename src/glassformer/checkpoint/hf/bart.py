@@ -78,7 +78,9 @@ def read_config(kind: str, values: Mapping[str, Any], names: frozenset[str]) -> 
     n_heads = read_n_heads(values, "encoder_attention_heads", width=width)
     vocab_size = read_int(values, "vocab_size")
     is_shared = kind != "marian" or read_bool(values, "share_encoder_decoder_embeddings", default=True)
-    is_tied = read_bool(values, "tie_word_embeddings", default=True)
+    with_lm_head = has_lm_head(values, *CLASSES[kind])
+    # Without an output to tie, HF keeps tables that differ, whatever the config says.
+    is_tied = with_lm_head and read_bool(values, "tie_word_embeddings", default=True)
     # HF's shared table is as long as `vocab_size`, whatever `decoder_vocab_size` says.
     target_vocab = vocab_size if is_shared else read_int(values, "decoder_vocab_size", default=vocab_size)
     dropout = read_float(values, "dropout", default=0.1)
@@ -104,7 +106,6 @@ def read_config(kind: str, values: Mapping[str, Any], names: frozenset[str]) -> 
     )
     if kind == "m2m_100":  # HF numbers positions from the padding token on
         config = replace(config, position_offset=read_int(values, "pad_token_id", default=1) + 1)
-    with_lm_head = has_lm_head(values, *CLASSES[kind])
     return config if with_lm_head else config.with_head("none", output_bias=True)
 
 
