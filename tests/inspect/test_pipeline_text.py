@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from glassformer.inspect.explain_options import ExplainOptions
-from glassformer.inspect.pipeline_text import read_text
+from glassformer.inspect.pipeline_text import n_weights, read_text
 from glassformer.pipelines.answerer import Answerer
 from glassformer.pipelines.classifier import Classifier
 from glassformer.pipelines.denoiser import Denoiser
@@ -68,3 +68,11 @@ def test_too_long_texts_are_refused_or_cut_as_by_the_pipelines():
     full = read_text(make(LanguageModel), "zq " * 20, ExplainOptions())
     assert len(full.target.ids) <= 64
     assert torch.isfinite(full.model(**full.inputs())).all()
+
+
+def test_quantized_weights_count(monkeypatch):
+    model = make(LanguageModel).model
+    expected = model.n_parameters()
+    assert n_weights(model) == expected
+    monkeypatch.setattr(type(model), "n_parameters", lambda self: 10)  # as if the linear layers held no parameters
+    assert n_weights(model) == expected

@@ -15,7 +15,7 @@ from torch import Tensor
 from glassformer.inspect.json_values import numbers
 from glassformer.inspect.lens import token_table
 from glassformer.inspect.objective import Objective
-from glassformer.inspect.pipeline_text import ModelText
+from glassformer.inspect.pipeline_text import ModelText, n_weights
 from glassformer.inspect.recorder import EMBEDDINGS, patch, record
 from glassformer.models import EncoderModel
 from glassformer.models.heads import EmbeddingHead, pool
@@ -50,7 +50,7 @@ def describe_attribution(
     place = _choose(places, position, is_written=read.target is not None)
     model = read.model
     n_tokens = len(read.source.ids) + (0 if read.target is None else len(read.target.ids))
-    cost = model.n_parameters() * n_tokens
+    cost = n_weights(model) * n_tokens
     is_quantized = any(isinstance(one, Int8Linear | TorchInt8Linear | GroupwiseLinear) for one in model.modules())
     methods, per_position = [], []
     if not is_quantized and cost <= MOST_WORK:

@@ -21,7 +21,14 @@ from glassformer.inspect.lens import describe_lens
 from glassformer.inspect.next_tokens import describe_next
 from glassformer.inspect.objective import Objective
 from glassformer.inspect.page_file import page_html, write_page_file
-from glassformer.inspect.pipeline_text import ModelText, read_text, source_tokenizer, target_tokenizer, write_tokens
+from glassformer.inspect.pipeline_text import (
+    ModelText,
+    n_weights,
+    read_text,
+    source_tokenizer,
+    target_tokenizer,
+    write_tokens,
+)
 from glassformer.inspect.position_pictures import describe_positions
 from glassformer.inspect.stack_numbers import describe_stacks, pack_map, record_text, roll_out
 from glassformer.inspect.whole_outputs import WholeOutputs
@@ -171,7 +178,7 @@ def describe_model(model: Model, name: str, pipe: Any = None) -> dict[str, Any]:
         "name": name,
         "family": getattr(pipe, "task", None) or type(pipe).__name__,
         "kind": config.kind.replace("_", "-"),
-        "parameters": model.n_parameters(),
+        "parameters": n_weights(model),
         "config": config.to_dict(),
         "layers": {"encoder": config.n_encoder_layers, "decoder": config.n_decoder_layers},
         "heads": config.n_heads,

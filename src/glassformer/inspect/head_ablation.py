@@ -13,7 +13,7 @@ from glassformer.inspect.ablation import HEAD, ablate, ablation_names
 from glassformer.inspect.explain_options import ExplainOptions
 from glassformer.inspect.json_values import number
 from glassformer.inspect.objective import Objective
-from glassformer.inspect.pipeline_text import ModelText, read_text, writing_settings
+from glassformer.inspect.pipeline_text import ModelText, n_weights, read_text, writing_settings
 from glassformer.inspect.recorder import patch
 from glassformer.progress import Step
 
@@ -34,7 +34,7 @@ def measure_heads(pipe: Any, read: ModelText, objective: Objective, output: Tens
     model = read.model
     names = [name for name in ablation_names(model) if HEAD.fullmatch(name)]
     n_tokens = len(read.source.ids) + (0 if read.target is None else len(read.target.ids))
-    if model.n_parameters() * n_tokens * len(names) > MOST_WORK:
+    if n_weights(model) * n_tokens * len(names) > MOST_WORK:
         return []
     before = float(objective.losses(output)[0])
     size = max(1, BATCH_TOKENS // n_tokens)
@@ -70,7 +70,7 @@ def write_without_heads(
     if read.target is None or options.target is not None or options.sample:
         return found
     n_beams = writing_settings(pipe, read, options).num_beams
-    work = read.model.n_parameters() * max(1, len(read.target.ids) - read.target.n_given) * n_beams
+    work = n_weights(read.model) * max(1, len(read.target.ids) - read.target.n_given) * n_beams
     most = sorted(found, key=lambda one: -abs(one["change"] or 0.0))[: min(MOST_REWRITTEN, int(MOST_WRITING / work))]
     with Step("writing without heads", len(most)) as step:
         for one in most:

@@ -10,6 +10,8 @@ from torch import Tensor
 from glassformer.decoding import GenerationConfig
 from glassformer.inspect.explain_options import ExplainOptions
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel
+from glassformer.models.costs import count_parameters
+from glassformer.models.transformer import Model
 from glassformer.pipelines.blanks import put_marks, without_blanks
 from glassformer.pipelines.encoder_pipeline import EncoderPipeline
 from glassformer.pipelines.generator import Generator
@@ -20,6 +22,11 @@ from glassformer.pipelines.text_to_text import TextToText
 from glassformer.text.encoded import Encoded
 
 AnyModel = EncoderModel | DecoderModel | EncoderDecoderModel
+
+
+def n_weights(model: Model) -> int:
+    """Return the number of weights. Quantized weights count, although they are no parameters of the module."""
+    return max(model.n_parameters(), count_parameters(model.config))
 
 
 @dataclass
