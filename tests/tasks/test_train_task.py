@@ -10,6 +10,7 @@ import pytest
 from glassformer.checkpoint import OutputExistsError, load_model
 from glassformer.checkpoint.output_folder import FolderInUseError, lock_folder
 from glassformer.checkpoint.safe_files import CorruptFolderError
+from glassformer.models import build_model, preset
 from glassformer.tasks import train_task
 from glassformer.tasks.classification import Classification, ClassificationConfig, LabeledData
 from glassformer.tasks.language import DocumentData, Language, LanguageConfig
@@ -397,3 +398,10 @@ def test_an_option_without_effect_on_the_task_is_refused(tmp_path):
     kind, config = encoder_config(tmp_path, "classification", multi_label=True)
     with pytest.raises(ValueError, match=r"r_drop=1.0: classification has no use"):
         kind(replace(config, train=replace(config.train, r_drop=1.0))).train(tmp_path / "model")
+
+
+def test_an_adapter_on_experts_cannot_be_saved_alone():
+    model = build_model(preset("tiny-mixtral"))
+    train_task.check_adapter_alone(model, ["decoder.layers.0.self_attn.q_proj"])
+    with pytest.raises(ValueError, match=r"lora_save='adapter' with an adapter on decoder.*up_proj: expected 'merged'"):
+        train_task.check_adapter_alone(model, ["decoder.layers.0.ffn.experts.0.up_proj"])

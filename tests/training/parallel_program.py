@@ -19,6 +19,7 @@ from glassformer.data.batching.pair_batches import PairBatch
 from glassformer.decoding import GenerationConfig, generate
 from glassformer.decoding.scoring import score_long_texts, score_texts
 from glassformer.models import ModelConfig, build_model
+from glassformer.pipelines.pipeline import Pipeline
 from glassformer.pipelines.split_model import split_model
 from glassformer.runtime.shared_work import divide_work, dividing
 from glassformer.tasks.classification import Classification, ClassificationConfig
@@ -138,11 +139,35 @@ def scored_texts():
     return torch.tensor([*long, *(number for row in score_texts(model, [row[:9] for row in rows]) for number in row)])
 
 
+class Writer(Pipeline):
+    """A pipeline that notes how many texts it writes at a time."""
+
+    def __init__(self):
+        self.model, self.sizes, self.writer = build("language").eval(), [], self.write
+
+    def answer_lines(self, lines, request):
+        raise NotImplementedError
+
+    def write(self, model, inputs, config, **options):
+        self.sizes.append(len(inputs))
+        return generate(model, inputs, config, **options)
+
+    def texts(self, **settings):
+        config = GenerationConfig(max_new_tokens=6, min_new_tokens=6, **settings)
+        found = self.write_tokens([[5, 6, 7], [8], [9, 10]], config, end=2)
+        return [one[0].tokens for one in found]
+
+
 def check_shared_work(processes):
     """The processes score texts as one process does, and an error in one of them reaches all."""
     alone = scored_texts()
     with dividing(processes.divide):
         torch.testing.assert_close(scored_texts(), alone, rtol=1e-6, atol=0)  # log-probabilities are float32
+    writer = Writer()
+    expected = [writer.texts(num_beams=2), writer.texts(do_sample=True, seed=3)]
+    with dividing(processes.divide):
+        assert [writer.texts(num_beams=2), writer.texts(do_sample=True, seed=3)] == expected
+    assert writer.sizes == [3, 3, 2 - processes.rank, 3], "sampled texts depend on their place, and are not divided"
     assert processes.divide(range(5), lambda part: [processes.rank] * len(part)) == [0, 1, 0, 1, 0]
     with pytest.raises(SharedError, match="process 1 of 2: ZeroDivisionError"):
         processes.divide([1, 0], lambda part: [1 // number for number in part])

@@ -51,6 +51,13 @@ def log_of(out):
     return [one["update"] for one in updates], {one["update"]: one["loss"] for one in updates}
 
 
+def validations_of(out):
+    """The scores of each validation in the log of a run, by update."""
+    lines = (out.with_name(f"{out.name}.run") / "log.jsonl").read_text(encoding="utf-8").splitlines()
+    records = [record for record in map(json.loads, lines) if record.pop("kind") == "evaluation"]
+    return {record.pop("update"): record for record in records}
+
+
 def processes_of(out):
     """The processes whose command line names the folder `out`, by number."""
     found = {}
@@ -95,6 +102,10 @@ def test_a_killed_process_costs_at_most_one_interval(data, undisturbed, tmp_path
     _, expected = log_of(undisturbed)
     assert losses.keys() == expected.keys()
     assert max(abs(losses[n] / expected[n] - 1) for n in losses) < 1e-5
+    found, scores = validations_of(out), validations_of(undisturbed)
+    assert found.keys() == scores.keys()
+    for update, values in found.items():
+        assert values == pytest.approx(scores[update], rel=1e-4), "the processes share each validation"
     assert not processes_of(out), "a process is left"
     assert not [path for path in (tmp_path / "model.run" / "checkpoints").iterdir() if path.name.startswith(".")]
 

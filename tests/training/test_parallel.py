@@ -238,3 +238,13 @@ def test_experts_are_not_split():
     model = build_model(preset("tiny-mixtral"))
     with pytest.raises(SharedError, match=r"tensor=2: decoder\.layers\.0\.ffn has experts, which cannot be split"):
         split_layers(model, SimpleNamespace(size=lambda: 2))
+
+
+@pytest.mark.full
+def test_two_processes_train_experts_as_one_does(tmp_path):
+    """The balance loss is that of each process's tokens, so it is left out here."""
+    experts = {"n_experts": 4, "expert_balance": 0.0}
+    losses, scores, parameters = train(case(tmp_path / "alone", "language", model=experts), Processes())
+    cases = [case(tmp_path / layout, "language", layout, model=experts) for layout in ("data=2", "shard=2")]
+    for found in run_cases(tmp_path / "results", cases, 2):
+        assert difference({"losses": losses, "scores": scores, "parameters": parameters}, found) < 1e-12

@@ -30,7 +30,7 @@ ALONE = "the server was started with --parallel, which generates text only"
 
 
 class NewRequest(NamedTuple):
-    """A request as the first process sends it to the others."""
+    """A request as the first process sends it to all other processes."""
 
     number: int
     tokens: list[int]
@@ -40,7 +40,7 @@ class NewRequest(NamedTuple):
 
 
 class StepNews(NamedTuple):
-    """What has changed since the step before: requests that begin, and the numbers of those that were canceled."""
+    """Changes since the step before: requests that begin, and the numbers of those that were canceled."""
 
     requests: list[NewRequest]
     canceled: list[int]
@@ -71,7 +71,7 @@ class MirroredEngine:
 
 
 class LeadingEngine(Engine):
-    """The engine of the first process. Its requests are those of clients; it tells `send` of them before each step.
+    """The engine of the first process. Its requests are those of clients; `send` gets them before each step.
 
     Each request has a twin in a `MirroredEngine`, because a client may submit or cancel at any time, but all processes
     have to hear of it before the same step. If a step fails, `on_fault` is called, because the others may have made it.
@@ -122,7 +122,7 @@ class LeadingEngine(Engine):
         self._tell()
 
     def _news(self) -> StepNews:
-        """Return the requests that begin now. While some wait for room in the batch, no others follow."""
+        """Return the requests that begin now. While some of them wait for free rows of the batch, none follow."""
         begun: list[EngineRequest] = []
         if not self._mirror.engine._waiting:
             with self._lock:

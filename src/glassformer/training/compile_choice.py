@@ -24,7 +24,8 @@ def choose_compilation(trainer: Trainer[Any]) -> list[str]:
     """
     config, setup = trainer.config, trainer.setup
     if config.compile != "off" and any(isinstance(module, ExpertFeedForward) for module in trainer.model.modules()):
-        return ["the layers are not compiled: compiled experts would compute every token"]
+        is_asked = config.compile == "on" or trainer.device.type == "cuda"
+        return ["the layers are not compiled: compiled experts would compute every token"] if is_asked else []
     if trainer.parallel.is_active:
         _set_compiled(trainer, config.compile == "on")
         return []
