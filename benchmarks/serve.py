@@ -254,13 +254,14 @@ def main() -> None:
     if not options.no_engine:
         from glassformer.decoding import Engine
         from glassformer.pipelines.load import load
+        from glassformer.serve.batch_defaults import cache_tokens_for
         from glassformer.serve.server_options import BatchOptions
 
         words = shlex.split(options.serve)
         given = {name: words[words.index(f"--{name}") + 1] for name in LOAD_OPTIONS if f"--{name}" in words}
         pipeline: Any = load(options.model, **given)  # type: ignore[arg-type]
         batch = BatchOptions(max_rows=max(32, *options.clients))
-        room = batch.cache_tokens_for(pipeline.model)
+        room = cache_tokens_for(batch, pipeline.model)
         engine = Engine(
             pipeline.model, end=pipeline.end, tokenizer=pipeline.tokenizer, max_rows=batch.max_rows, max_tokens=room
         )

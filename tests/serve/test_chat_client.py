@@ -15,8 +15,9 @@ def test_an_answer_comes_in_pieces(server):
     pieces = list(client.answer(HI, GREEDY))
     expected = server.ask("/v1/chat/completions", {"model": "chat", "messages": HI, **GREEDY})[2]
     assert "".join(pieces) == expected["choices"][0]["message"]["content"]
-    assert len(pieces) > 2
-    assert list(ChatClient(f"{server.url}/v1/", "chat").answer(HI, GREEDY)) == pieces
+    assert len(pieces) > 1
+    again = ChatClient(f"{server.url}/v1/", "chat").answer(HI, GREEDY)
+    assert "".join(again) == "".join(pieces), "a piece may have several tokens"
 
 
 def test_an_answer_can_be_stopped(server):

@@ -24,6 +24,7 @@ from glassformer.serve import (
 from glassformer.serve.access_log import AccessLog
 from glassformer.serve.api_errors import install_error_handlers
 from glassformer.serve.api_keys import DOCS_FILES, ApiKeys, KeyCheck
+from glassformer.serve.batch_defaults import with_rows
 from glassformer.serve.body_limit import BodyLimit
 from glassformer.serve.compute_thread import ComputeThread
 from glassformer.serve.rate_limit import RateLimit
@@ -79,7 +80,7 @@ def make_app(
         server.close()
 
     first_pipeline = load(next(iter(models.values())))  # here, so that the command reports its errors
-    batch = batch.on(next(first_pipeline.model.parameters()).device)
+    batch = with_rows(batch, next(first_pipeline.model.parameters()).device)
     app = FastAPIOffline(  # FastAPI's own /docs loads its scripts from a public server
         title="Glassformer",
         version=__version__,

@@ -19,6 +19,7 @@ from glassformer.pipelines.generator import Generator
 from glassformer.pipelines.seq2seq_pipeline import Seq2SeqPipeline
 from glassformer.pipelines.text_to_text import TextToText
 from glassformer.serve.api_errors import ApiError
+from glassformer.serve.batch_defaults import cache_tokens_for, with_rows
 from glassformer.serve.compute_thread import ComputeThread, Lane
 from glassformer.serve.server_options import BatchOptions, RequestLimits
 from glassformer.serve.token_bytes import TokenBytes
@@ -195,7 +196,8 @@ def engine_options(pipeline: Any, batch: BatchOptions, limits: RequestLimits) ->
     marks = _marks(pipeline)
     if marks is None:
         return None
-    batch, size = batch.on(next(pipeline.model.parameters()).device), batch.cache_tokens_for(pipeline.model)
+    batch = with_rows(batch, next(pipeline.model.parameters()).device)
+    size = cache_tokens_for(batch, pipeline.model)
     return {"max_rows": batch.max_rows, "max_tokens": size, "max_waiting": limits.max_queue, **marks}
 
 

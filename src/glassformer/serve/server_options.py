@@ -1,18 +1,10 @@
 """The settings of a server: where it listens, what a request may ask for, and what is computed together."""
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-import torch
-
-from glassformer.runtime.step_runner import TextModel
-
-CPU_ROWS, GPU_ROWS = 32, 128
-"""The default of `BatchOptions.max_rows`. On a CPU, steps of more rows are not replayed from C++."""
-CPU_CACHE_TOKENS = 16384
-"""The default of `BatchOptions.cache_tokens` on a CPU, and its least on a GPU."""
-GPU_ROW_TOKENS, GPU_MEMORY_SHARE = 4096, 1 / 3
-"""On a GPU, the default cache has this many tokens for each row, within this share of the free memory."""
+CPU_ROWS = 32
+"""The default of `BatchOptions.max_rows` on a CPU, where steps of more rows are not replayed from C++."""
 KEYS_VARIABLE = "GLASSFORMER_API_KEYS"
 """The environment variable with more API keys, separated by commas. Other users of a machine cannot see it."""
 
@@ -75,20 +67,3 @@ class BatchOptions:
     keep_loaded: float = 0.0
     """The most gigabytes of model files that are loaded at a time, if there are several models. A model is loaded when
     it is asked for, and models that are not in use are unloaded for it. 0 keeps every model loaded."""
-
-    def on(self, device: torch.device) -> "BatchOptions":
-        """Return the options with the default of `max_rows` for models on this device."""
-        return self if self.max_rows else replace(self, max_rows=GPU_ROWS if device.type == "cuda" else CPU_ROWS)
-
-    def cache_tokens_for(self, model: TextModel) -> int:
-        """Return the size of the cache of a model in tokens, at least one for each row."""
-        rows, config = self.on(next(model.parameters()).device).max_rows, model.config
-        if self.cache_tokens:
-            return max(rows, self.cache_tokens)
-        parameter = next(model.parameters())
-        if parameter.device.type != "cuda":
-            return max(rows, CPU_CACHE_TOKENS)
-        token_bytes = 2 * config.n_decoder_layers * config.kv_heads * config.head_size * parameter.element_size()
-        free, _ = torch.cuda.mem_get_info(parameter.device)
-        wanted = rows * min(GPU_ROW_TOKENS, config.max_len or GPU_ROW_TOKENS)
-        return max(rows, CPU_CACHE_TOKENS, min(wanted, int(GPU_MEMORY_SHARE * free / token_bytes)))
