@@ -169,10 +169,11 @@ def check_runs(path: Path) -> str:
         memory = step_memory(config, shape).total / 2**30
         seconds = step_seconds(config, shape, peak_flops=machine.peak_flops, bandwidth=machine.bandwidth)
         measured = run["rows"] * (run["target_length"] or run["source_length"]) / run["tokens_per_second"]
+        peak = run.get("peak_gib")
+        compared = "not measured" if peak is None else f"{peak:.2f} measured ({memory / peak - 1:+.1%})"
         lines.append(
-            f"{run['name']} on {machine.name}: {memory:.2f} GiB predicted, {run['peak_gib']:.2f} measured "
-            f"({memory / run['peak_gib'] - 1:+.1%}); {1000 * seconds:.1f} ms predicted, {1000 * measured:.1f} measured "
-            f"({seconds / measured - 1:+.1%})"
+            f"{run['name']} on {machine.name}: {memory:.2f} GiB predicted, {compared}; "
+            f"{1000 * seconds:.1f} ms predicted, {1000 * measured:.1f} measured ({seconds / measured - 1:+.1%})"
         )
     context = f"Memory is what torch allocates; the CUDA context takes about {CONTEXT_BYTES / 1e9:.1f} GB more."
     return "\n".join([*lines, context])
