@@ -25,13 +25,12 @@ class ExpertFeedForward(nn.Module):
 
     The weights w are the largest `per_token` of softmax(router(x)), divided by their sum with `normalize`, as in
     Mixtral (Jiang et al. 2024). A shared expert is added for all tokens, times sigmoid(shared_gate(x)), as in
-    Qwen2-MoE (Yang et al. 2024).
+    Qwen2-MoE (Yang et al. 2024). Every expert is a `FeedForward` with the given activation, gate, bias and dropout.
 
     Args:
         d_ff: Inner width of each expert.
         per_token: Number of experts that are chosen for a token.
         shared_d_ff: Inner width of the shared expert; None has none.
-        activation, gated, bias, dropout: As in `FeedForward`, for every expert.
     """
 
     takes_kernels = False
