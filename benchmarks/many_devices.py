@@ -170,7 +170,7 @@ def spread(seconds: list[float]) -> str:
 def measure_offload(tiny: bool) -> None:
     """Print peak memory and time of an update of a large model, with the parameters on the GPU and on the CPU.
 
-    Each of the two has a process of its own, because what one leaves in memory would count for the other.
+    Each runs in a new process, because memory that the first leaves behind would count for the second.
     """
     peaks = []
     for kind in ("on-gpu", "offload"):

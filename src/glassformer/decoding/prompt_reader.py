@@ -92,7 +92,7 @@ class PromptReader:
         first, group = self.readings[0], list[Reading]()
         sizes = list[tuple[int, int]]()
         for reading in self.readings:
-            # What is read, and what it attends to: that includes what the row already holds of the prompt.
+            # The tokens to read, and all tokens of the prompt: the row may hold some, and the new ones attend to them.
             more = [*sizes, (len(reading.unread), len(reading.request.tokens))]
             is_dense = all(map(self._is_dense, zip(*more, strict=True)))
             if len(more) * max(unread for unread, _ in more) <= left and is_dense:
