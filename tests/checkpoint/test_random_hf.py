@@ -188,6 +188,8 @@ def test_a_random_hf_model_writes_the_same_greedy_text(family, tmp_path, count):
     seeds = (seed for seed in range(10_000) if random_hf.draw(family, seed).refusal is None)
     drawn_by_seed = ((seed, random_hf.draw(family, seed)) for seed in seeds)
     with_head = ((seed, drawn) for seed, drawn in drawn_by_seed if drawn.class_name.endswith(WRITING_HEADS))
+    # HF cannot compute scores of texts whose vocabulary is not that of the sources, as Marian's may be.
+    with_head = ((seed, drawn) for seed, drawn in with_head if getattr(drawn.config, "decoder_vocab_size", 0) != 47)
     n_texts = 0
     for seed, drawn in islice(with_head, count(3, 100)):
         if family == "m2m_100":

@@ -1,12 +1,12 @@
 """An encoder-decoder of another library writes what HF Transformers writes."""
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
 
 from checkpoint import hf_models
-from glassformer.decoding import GenerationConfig
 from glassformer.pipelines.load import load
 from glassformer.pipelines.text_to_text import TextToText
 from pipelines.hf_folders import save_tokenizer
@@ -61,7 +61,7 @@ def test_a_translator_of_many_languages_writes_what_hf_writes(kind, tmp_path, co
                 for beams in (1, 3):
                     found = theirs.generate(**given, **start, num_beams=beams, bad_words_ids=[[1]])[0, 1:].tolist()
                     found = found[: found.index(2)] if 2 in found else found
-                    (one,) = ours.candidates([text], GenerationConfig(num_beams=beams, max_new_tokens=11))[0]
+                    (one,) = ours.candidates([text], replace(ours.generation, num_beams=beams))[0]
                     expected = words.decode(found, skip_special_tokens=True)
                     assert one.text == expected, (seed, read, written, beams)
         assert pipeline.with_languages() is pipeline

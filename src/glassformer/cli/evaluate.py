@@ -33,7 +33,10 @@ usage: glassformer eval FOLDER --data PATH ... [OPTIONS]
 
 Score a model that was trained here on your own data, by the metrics of its task. Columns are read as in training.
 A decoder of another library is scored by the perplexity of texts, and by multiple choice; an encoder by the task of its
-head; an encoder-decoder as a translator, or with --task summarization or --task answering.
+head; an encoder-decoder as a translator, unless --task names another task.
+
+Options of another library's encoder-decoder:
+  --task NAME             Task to score: translation, summarization or answering. (default: translation)
 
 glassformer eval FOLDER --help shows the options for the model in FOLDER."""
 
