@@ -171,6 +171,37 @@ def test_a_run_is_stopped_by_a_signal_and_resumes_in_one_process(data, undisturb
     assert all((one[name] - other[name]).abs().max() < 1e-3 for name in one if not name.endswith("k_proj.bias"))
 
 
+def test_a_sharded_run_starts_from_a_trained_model_as_one_process_does(data, undisturbed, tmp_path):
+    """`train --from`: each process reads its part of the weights."""
+    losses = {}
+    for layout in ("", "shard=2", "tensor=2"):
+        out = tmp_path / f"model-{layout[:5]}"
+        options = ["--from", str(undisturbed), "--updates", "5", *(["--parallel", layout] if layout else [])]
+        devices = ["--devices", "2"] if layout else []
+        subprocess.run(
+            [sys.executable, *command(data, out, *options, *devices)],
+            env=environment(),
+            check=True,
+            capture_output=True,
+        )
+        losses[layout] = log_of(out)[1]
+    for layout in ("shard=2", "tensor=2"):
+        assert losses[layout] == pytest.approx(losses[""], rel=1e-5)
+
+
+def test_a_process_never_holds_the_whole_model(tmp_path):
+    """The memory that 2 processes take at most to read their parts of a model of 412 MB, for use and for training."""
+    program = Path(__file__).parents[2] / "benchmarks" / "many_devices.py"
+    result = subprocess.run(
+        [sys.executable, str(program), "load"], env=environment(), capture_output=True, text=True, check=True
+    )
+    print(result.stdout)
+    whole = int(re.search(r"model of (\d+) MB", result.stdout)[1])
+    peaks = [int(number) for number in re.findall(r"at most (\d+) MB", result.stdout)]
+    assert len(peaks) == 4, result.stdout
+    assert max(peaks) < 0.8 * whole
+
+
 STARTER = """#!/bin/bash
 if [ "$RANK" = 1 ]; then set -- "${@//data-of-0/data-of-1}"; fi
 exec PYTHON "$@"

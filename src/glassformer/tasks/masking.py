@@ -66,6 +66,7 @@ class Masking(Task[PlainText, "MaskedBatch"]):
 
     @override
     def initialize(self, train: Iterable[PlainText], run: "RunFolder | None" = None) -> Initialized:
+        from glassformer.checkpoint.model_folder import read_now
         from glassformer.models import EncoderModel
         from glassformer.pipelines.encoder_pipeline import Reader
         from glassformer.pipelines.mask_filler import MASK, MaskFiller
@@ -83,6 +84,7 @@ class Masking(Task[PlainText, "MaskedBatch"]):
         )
         if body.config.head == "language_model":
             return Initialized(MaskFiller(grow_to(body, config), reader, share=config.share))
+        read_now(body)
         narrow = body.config.table_width != body.config.d_model
         model = body.under(body.config.with_head("language_model", tie="output", head_transform=narrow))
         return Initialized(MaskFiller(grow_to(model, config), reader, share=config.share), new_head_parameters(model))

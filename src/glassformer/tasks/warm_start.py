@@ -9,6 +9,7 @@ import torch
 from glassformer.checkpoint import load_model
 from glassformer.checkpoint.download_cache import find_model
 from glassformer.checkpoint.external_formats import is_external, read_origin
+from glassformer.checkpoint.model_folder import read_now
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel, ModelConfig
 from glassformer.models.config_names import HEAD_FIELDS
 from glassformer.models.growth import FREE, grow_model
@@ -74,6 +75,7 @@ def load_encoder(
         body, settings = found, {**settings, "pooling": "last"}
     else:
         body = load_checkpoint(folder, EncoderModel, adapt=without_head, flag=flag)
+    read_now(body)
     return body.under(body.config.with_head(head, **settings)), load_reader(folder)
 
 
