@@ -78,12 +78,11 @@ def undisturbed(data, tmp_path_factory):
     return out
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(20))
 def test_a_killed_process_costs_at_most_one_interval(data, undisturbed, tmp_path, seed):
     out, chance = tmp_path / "model", random.Random(seed)
     options = ["--devices", "2", "--max-restarts", "2", *(["--parallel", "shard=2"] if seed % 2 else [])]
-    is_late = seed >= 10
-    options += ["--async-save", "on"] if is_late else []
+    options += ["--async-save", "on"] if seed >= 10 else []
     run = subprocess.Popen([sys.executable, *command(data, out, *options)], env=environment(), stderr=subprocess.PIPE)
     kill_at, deadline = chance.randrange(1, UPDATES - 2), time.monotonic() + 300
     while len(log_of(out)[0]) < kill_at and run.poll() is None and time.monotonic() < deadline:
@@ -96,8 +95,7 @@ def test_a_killed_process_costs_at_most_one_interval(data, undisturbed, tmp_path
     made, losses = log_of(out)
     restart = next((n for n in range(1, len(made)) if made[n] <= made[n - 1]), None)
     if restart is not None:
-        # A checkpoint that is written in the background may be lost too, but not the one before it.
-        assert made[restart - 1] - made[restart] < SAVE_EVERY * (2 if is_late else 1)
+        assert made[restart - 1] - made[restart] < SAVE_EVERY
         assert restart >= killed_after
     _, expected = log_of(undisturbed)
     assert losses.keys() == expected.keys()
@@ -110,11 +108,11 @@ def test_a_killed_process_costs_at_most_one_interval(data, undisturbed, tmp_path
     assert not [path for path in (tmp_path / "model.run" / "checkpoints").iterdir() if path.name.startswith(".")]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(10))
 def test_a_run_that_saves_in_the_background_survives_any_kill(data, tmp_path, seed):
-    """Killed five times at random moments, each time it resumes from a complete checkpoint, to the same bits."""
-    out, chance = tmp_path / "model", random.Random(seed)
-    often = ["--async-save", "on", "--save-every", "1", "--keep-last", "2"]
+    """Killed five times at random moments, each time it loses at most one interval, and it ends with the same bits."""
+    out, chance, interval = tmp_path / "model", random.Random(seed), seed % 4 + 1
+    often = ["--async-save", "on", "--save-every", str(interval), "--keep-last", "2"]
     command_line = [sys.executable, *command(data, out, *often)]
     for _ in range(5):
         run = subprocess.Popen(command_line, env=environment(), stderr=subprocess.PIPE)
@@ -127,7 +125,7 @@ def test_a_run_that_saves_in_the_background_survives_any_kill(data, tmp_path, se
         run.communicate()
         made, _ = log_of(out)
         saved = saved_positions(out.with_name("model.run") / "checkpoints") or [0]
-        assert not made or made[-1] - saved[-1] <= 2, "the checkpoint of the update before the last one is complete"
+        assert not made or made[-1] - saved[-1] <= interval
     subprocess.run(command_line, env=environment(), check=True, capture_output=True)
     whole = tmp_path / "whole"
     subprocess.run([sys.executable, *command(data, whole)], env=environment(), check=True, capture_output=True)
