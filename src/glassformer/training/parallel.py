@@ -378,6 +378,7 @@ def _release(model: nn.Module) -> None:
     """Free the memory of the model's parameters. The objects stay, so that tied ones stay tied."""
     for parameter in model.parameters():
         if parameter.is_meta:  # its data cannot be set: it becomes a parameter of the CPU
-            torch.utils.swap_tensors(parameter, nn.Parameter(torch.empty(0), requires_grad=parameter.requires_grad))
+            empty = nn.Parameter(torch.empty(0), requires_grad=parameter.requires_grad)
+            torch.utils.swap_tensors(parameter, empty)  # type: ignore[no-untyped-call]
         else:
             parameter.data = parameter.data.new_empty(0)
