@@ -1,4 +1,4 @@
-"""What the formulas of `glassformer plan` predict for a run, printed by `train` on a GPU beside its measured estimate.
+"""The prediction of `glassformer plan` for a training run, which `train` on a GPU prints beside its measured estimate.
 
 `plan` has a config instead of a GPU, so that it cannot measure a few steps as `train` does. One function,
 `predict_update`, computes for both. A run on a GPU therefore shows how far the formulas are off.
