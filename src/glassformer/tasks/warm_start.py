@@ -9,9 +9,10 @@ import torch
 from glassformer.checkpoint import load_model
 from glassformer.checkpoint.download_cache import find_model
 from glassformer.checkpoint.external_formats import is_external, read_origin
-from glassformer.checkpoint.model_folder import read_now
+from glassformer.checkpoint.unread_weights import keep_unread, take_unread
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel, ModelConfig
 from glassformer.models.config_names import HEAD_FIELDS
+from glassformer.models.factory import build_with_new_head
 from glassformer.models.growth import FREE, grow_model
 from glassformer.pipelines.encoder_pipeline import Reader
 from glassformer.pipelines.pipeline_registry import TASK, read_about
@@ -75,8 +76,18 @@ def load_encoder(
         body, settings = found, {**settings, "pooling": "last"}
     else:
         body = load_checkpoint(folder, EncoderModel, adapt=without_head, flag=flag)
-    read_now(body)
-    return body.under(body.config.with_head(head, **settings)), load_reader(folder)
+    return with_new_head(body, body.config.with_head(head, **settings)), load_reader(folder)
+
+
+def with_new_head(body: AnyModel, config: ModelConfig) -> AnyModel:
+    """Return a model of this `config`, which has another head than `body`; weights that are not read yet stay so."""
+    values = take_unread(body)
+    if values is None:
+        return body.under(config)
+    model = build_with_new_head(config)
+    assert isinstance(model, type(body))
+    keep_unread(model, ((name, value) for name, value in values if not name.startswith("head.")))
+    return model
 
 
 def without_head(config: ModelConfig) -> ModelConfig:
