@@ -78,7 +78,11 @@ def random_config(seed):
 
 
 CONFIGS = {name: preset(name) for name in TINY} | {f"random-{seed}": random_config(seed) for seed in range(28)}
-every_config = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS.keys())
+OFTEN = {*TINY, *(f"random-{seed}" for seed in range(8))}
+every_config = pytest.mark.parametrize(
+    "config",
+    [pytest.param(one, id=name, marks=[] if name in OFTEN else pytest.mark.full) for name, one in CONFIGS.items()],
+)
 
 
 def lengths(config, source_length, target_length):

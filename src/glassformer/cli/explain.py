@@ -49,6 +49,7 @@ def explain(
         beam: Beam width. (default: the model's own)
         max_tokens: The most tokens that the model writes.
         ablate: Parts to switch off, such as encoder.layers.0.self_attn.head.3, encoder.layers.0.ffn or positions.
+            Layers and heads are counted from 0: the first of these is the fourth head of the first layer.
         host: With --live: address to listen on; the default is this machine only.
         port: With --live: port to listen on; 0 is any free one.
         quiet: Show no progress.
