@@ -49,11 +49,11 @@ def build_with_new_head(config: ModelConfig) -> EncoderModel | DecoderModel | En
     """
     with torch.device("meta"), _DroppedNumbers() as numbers:
         model = build_model(config)
-    state, head = torch.get_rng_state(), make_head(config)
-    if head is None:
+    state, head, empty_head = torch.get_rng_state(), make_head(config), model.head
+    if head is None or empty_head is None:
         return model
     body = {id(parameter) for name, parameter in model.named_parameters() if not name.startswith("head.")}
-    for module, empty in zip(head.modules(), model.head.modules(), strict=True):
+    for module, empty in zip(head.modules(), empty_head.modules(), strict=True):
         for name, parameter in empty.named_parameters(recurse=False):
             if id(parameter) in body:  # tied to the embeddings
                 setattr(module, name, parameter)
@@ -66,7 +66,7 @@ def build_with_new_head(config: ModelConfig) -> EncoderModel | DecoderModel | En
     return model
 
 
-RANDOM = (Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init.uniform_)
+RANDOM = (Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_)
 """The functions that initialize parameters with random numbers."""
 
 
@@ -95,7 +95,7 @@ class _DroppedNumbers(TorchFunctionMode):
 
 
 class _WithoutRandomNumbers(TorchFunctionMode):
-    """A mode in which `normal_` and `uniform_`, of tensors and of `nn.init`, leave their tensor as it is.
+    """A mode in which the functions of `RANDOM` leave their tensor as it is.
 
     On the meta device they draw nothing, but `normal_` imports torch's compiler, which takes seconds and 80 MB.
     """
