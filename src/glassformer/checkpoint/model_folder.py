@@ -40,6 +40,7 @@ from glassformer.checkpoint.safe_files import (
     write_text,
 )
 from glassformer.checkpoint.tensor_files import SafeTensors
+from glassformer.checkpoint.unread_weights import keep_unread, reading_later, take_unread
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel, ModelConfig
 from glassformer.models.costs import shapes_by_name
 from glassformer.models.factory import build_on_meta
@@ -133,7 +134,12 @@ def fill_parameters(
 
     `when_filled` is called with each module whose parameters are all filled, the inner modules before the outer ones.
     It may replace the module's children, for example by quantized ones: nothing here holds the old ones any more.
+
+    Inside `reading_later` nothing is read: the model stays on the meta device until `read_now`, or until the processes
+    of a training run have divided it.
     """
+    if when_filled is None and keep_unread(model, values):
+        return
     places: dict[nn.Parameter, list[tuple[nn.Module, str]]] = {}
     for module in model.modules():
         for key, parameter in module.named_parameters(recurse=False):
@@ -141,8 +147,7 @@ def fill_parameters(
     empty = dict(model.named_parameters())
     waiting = _Waiting(model) if when_filled is not None else None
     for name, tensor in values:
-        if tensor.dtype not in STORED:
-            raise ValueError(f"{name} is stored in {tensor.dtype}: expected one of {', '.join(map(str, STORED))}")
+        check_stored(name, tensor)
         parameter = empty.pop(name)
         filled = nn.Parameter(_converted(tensor, dtype))
         del tensor
@@ -153,6 +158,20 @@ def fill_parameters(
             for module in waiting.take_filled(parameter):
                 when_filled(module)
                 del module
+
+
+def check_stored(name: str, tensor: Tensor) -> None:
+    """Raise ValueError unless a stored tensor holds floating-point numbers (`STORED`)."""
+    if tensor.dtype not in STORED:
+        raise ValueError(f"{name} is stored in {tensor.dtype}: expected one of {', '.join(map(str, STORED))}")
+
+
+def read_now(model: nn.Module) -> None:
+    """Read the weights of a model that was loaded inside `reading_later`, if they have not been read yet."""
+    values = take_unread(model)
+    if values is not None:
+        with reading_later(on=False):
+            fill_parameters(model, values, torch.float32)
 
 
 class _Waiting:
