@@ -9,7 +9,7 @@ from glassformer.models import PRESETS, ModelConfig, build_model, preset
 from oracle import random_model
 
 TINY = [name for name in PRESETS if name.startswith("tiny-")]
-OFTEN = ("transformer-base", "t5-small", "bert-base", "gpt2", "llama", "deberta-v3-base")
+OFTEN = ("t5-small", "bert-base", "llama")
 POSITIONS = ["sinusoidal", "learned", "rotary", "relative", "alibi", "none"]
 WRITERS = ("decoder", "encoder_decoder")
 few = settings(max_examples=10, suppress_health_check=[HealthCheck.too_slow])

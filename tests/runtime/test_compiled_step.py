@@ -70,7 +70,7 @@ def test_each_step_has_its_own_code_object_beyond_torchs_limit(compiled):
     assert len(compiled) == count
 
 
-@pytest.mark.parametrize("beams", [1, 2])
+@pytest.mark.parametrize("beams", [pytest.param(1, marks=pytest.mark.full), 2])
 def test_compiled_steps_encode_short_sources(compiled, beams):
     model = make(replace(PAIR, n_encoder_layers=1, n_decoder_layers=1))
     write = partial(generate, model, config=GenerationConfig(max_new_tokens=6, num_beams=beams), begin=BEGIN, end=END)

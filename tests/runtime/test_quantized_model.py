@@ -74,7 +74,9 @@ def test_activations_take_two_bytes_in_a_decoder_only_model(int8_linear, name, n
     assert set(found) == {n_bytes}
 
 
-def test_a_trained_model_gives_the_same_texts_in_int8(int8_linear):
+@pytest.fixture(scope="module")
+def copier():
+    """A model that was trained to copy, and some of its data."""
     torch.manual_seed(0)
     size = {"d_model": 32, "n_heads": 4, "d_ff": 64, "dropout": 0.0, "embedding_dropout": 0.0}
     model = build_model(preset("tiny-transformer-base", **size, vocab_size=14, norm_placement="pre"))
@@ -85,6 +87,11 @@ def test_a_trained_model_gives_the_same_texts_in_int8(int8_linear):
 
     data = PairTaskData("copy", 10, min_length=2, max_length=6, seed=0)
     fit(model, data.batches(), loss, steps=200, lr=7e-3)
+    return model, data
+
+
+def test_a_trained_model_gives_the_same_texts_in_int8(int8_linear, copier):
+    model, data = copier
     sources = [[token for token in row if token != PAD] for row in next(data.batches()).source.tolist()]
     config = GenerationConfig(max_new_tokens=8)
     texts = [

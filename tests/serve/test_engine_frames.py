@@ -4,7 +4,17 @@ import threading
 
 import pytest
 
-from glassformer.serve.engine_frames import EngineNews, FrameSocket, RequestNews, RowNews, decode_news
+from glassformer.decoding.engine_request import EngineFullError
+from glassformer.serve.engine_frames import (
+    EngineFaultError,
+    EngineNews,
+    FrameSocket,
+    RequestNews,
+    RowNews,
+    as_error,
+    decode_news,
+    kind_of,
+)
 
 
 @pytest.fixture
@@ -46,3 +56,11 @@ def test_news_survive_json():
     assert found.requests[0] == news.requests[0]
     assert found.requests[1].error == ["ValueError", "x"]
     assert found[:2] == (3, 2)
+
+
+def test_errors_keep_their_kind():
+    for error in (ValueError("x"), EngineFaultError("x"), EngineFullError("x"), FloatingPointError("x")):
+        found = as_error(kind_of(error), str(error))
+        assert type(found) is type(error)
+        assert str(found) == "x"
+    assert type(as_error(kind_of(KeyError("x")), "x")) is RuntimeError

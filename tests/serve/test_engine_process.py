@@ -2,7 +2,7 @@ import threading
 
 from glassformer.decoding import GenerationConfig
 from glassformer.models import preset
-from glassformer.serve.engine_process import EngineFaultError, as_error, load_engine
+from glassformer.serve.engine_process import load_engine
 from glassformer.serve.openai_schemas import ResponseFormat
 from oracle import random_model
 from serve.engine_pairs import remote_engine, wait_for
@@ -57,12 +57,6 @@ def test_a_grammar_is_read_beside_the_steps():
     assert held.texts[0].tokens == [7, 7, 7]
     assert formats == [{"type": "regex", "json_schema": None, "pattern": "g*"}]
     assert ResponseFormat.model_validate(formats[0]) == Maker.format
-
-
-def test_errors_keep_their_kind():
-    assert isinstance(as_error("ValueError", "x"), ValueError)
-    assert isinstance(as_error("fault", "x"), EngineFaultError)
-    assert type(as_error("Unknown", "x")) is RuntimeError
 
 
 def test_a_model_is_loaded_with_its_constraints(model_paths):

@@ -10,7 +10,7 @@ import pytest
 from glassformer.decoding import Engine, EngineFullError, GenerationConfig
 from glassformer.models import preset
 from glassformer.serve.api_errors import ApiError
-from glassformer.serve.engine_process import EngineFaultError
+from glassformer.serve.engine_frames import EngineFaultError
 from glassformer.serve.remote_engine import start_engine
 from oracle import random_model
 from serve import test_same_answers as same_answers
@@ -128,7 +128,7 @@ def test_a_model_that_cannot_be_loaded_is_named(tmp_path):
 
 @pytest.fixture(scope="module")
 def server(model_paths):
-    """A server whose chat model has a process of its own."""
+    """A server whose chat model has a separate process."""
     names = ("chat", "embedder", "translator")
     found = Served(*(f"{name}={model_paths[name]}" for name in names), "--max-queue", 1000, "--engine-process", "on")
     yield found

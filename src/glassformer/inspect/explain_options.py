@@ -31,7 +31,8 @@ class ExplainOptions:
     top_p: float = 1.0
     """Draw from the smallest set of tokens with this total probability."""
     ablate: tuple[str, ...] = ()
-    """Parts of the model that are switched off, such as "encoder.layers.0.self_attn.head.3"."""
+    """Parts of the model that are switched off, such as "encoder.layers.0.self_attn.head.3". Layers and heads are
+    counted from 0."""
     parts: tuple[str, ...] = PARTS
     """The parts of the explanation to compute."""
     position: int | None = None

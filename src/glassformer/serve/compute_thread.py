@@ -22,7 +22,7 @@ from glassformer.decoding.engine import Engine
 from glassformer.decoding.engine_request import EngineFullError, EngineRequest
 from glassformer.serve.api_errors import ApiError
 from glassformer.serve.delivery_pace import DeliveryPace
-from glassformer.serve.engine_process import EngineFaultError
+from glassformer.serve.engine_frames import EngineFaultError
 from glassformer.serve.engine_run import EngineRun, WrittenPiece
 from glassformer.serve.remote_engine import RemoteEngine
 from glassformer.serve.server_metrics import ServerMetrics

@@ -8,8 +8,18 @@ import socket
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from glassformer.decoding.engine_request import EngineFullError
+
+FAULT = "fault"
+"""The kind of an `EngineFaultError`."""
+_KINDS = (ValueError, FloatingPointError, EngineFullError)
+"""Errors of a request that keep their kind. The first that fits is named."""
 _SIZE_BYTES = 4
 _CHUNK = 1 << 18
+
+
+class EngineFaultError(RuntimeError):
+    """A step of the engine failed, and with it every request that was in the batch."""
 
 
 class RowNews(NamedTuple):
@@ -108,3 +118,17 @@ def decode_news(value: Any) -> EngineNews:
             for number, n_reused, rows, is_done, error, beams in requests
         ],
     )
+
+
+def kind_of(error: Exception) -> str:
+    """Return the kind of an error, from which `as_error` makes one like it."""
+    if isinstance(error, EngineFaultError):
+        return FAULT
+    return next((kind.__name__ for kind in _KINDS if isinstance(error, kind)), "RuntimeError")
+
+
+def as_error(kind: str, message: str) -> Exception:
+    """Return the error of a request from its kind and message, as `RequestNews` has them."""
+    if kind == FAULT:
+        return EngineFaultError(message)
+    return next((found for found in _KINDS if found.__name__ == kind), RuntimeError)(message)

@@ -1,9 +1,9 @@
 """The process of an engine: it generates the texts of one model, while the server's process answers HTTP.
 
-Python runs one thread of a process at a time. With an engine of its own process, reading requests and writing events
-does not delay the steps of a GPU, which take a millisecond or less for a small model. The server starts this module
-(`remote_engine.py`), and both send frames over a socket (`engine_frames.py`). The process ends when the socket is
-closed, so it never outlives its server; signals are for the server.
+Python runs one thread of a process at a time. With the engine in a separate process, reading requests and writing
+events does not delay the steps of a GPU, which take a millisecond or less for a small model. The server starts this
+module (`remote_engine.py`), and both send frames over a socket (`engine_frames.py`). The process ends when the socket
+is closed, so it never outlives its server; signals are for the server.
 """
 
 import json
@@ -19,24 +19,22 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from glassformer.decoding import Engine, EngineRequest, GenerationConfig
-from glassformer.decoding.engine_request import EngineFullError
 from glassformer.decoding.step_loop import SequenceState, TokenConstraint
+from glassformer.pipelines.load import load as load_pipeline
 from glassformer.runtime.step_runner import inference
-from glassformer.serve.engine_frames import EngineNews, FrameSocket, RequestNews, RowNews
+from glassformer.serve.engine_frames import EngineFaultError, EngineNews, FrameSocket, RequestNews, RowNews, kind_of
+from glassformer.serve.openai_schemas import ResponseFormat
+from glassformer.serve.served_models import ServedModel, engine_marks
+from glassformer.serve.structured_output import constraint_maker
+from glassformer.serve.token_bytes import TokenBytes
 from glassformer.serve.warm_up import warm_up
 
 _LOG = logging.getLogger(__name__)
 NEWS_SHARE = 0.03
 """The most of the time that is spent on news of requests that continue. The end of one is reported at once."""
-FAULT = "fault"
-"""The kind of an error that ended all requests of a step."""
-_KINDS = (ValueError, FloatingPointError, EngineFullError)
-"""Errors of a request that keep their kind in the server's process. The first that fits is named."""
-
-
-class EngineFaultError(RuntimeError):
-    """A step of the engine failed, and with it every request that was in the batch."""
 
 
 class _Told:
@@ -58,7 +56,7 @@ class _Told:
         found = [news for sample, row in enumerate(rows) if (news := self._row_news(sample, row)) is not None]
         if not found and not request.is_done:
             return None
-        error = None if request.error is None else (_kind_of(request.error), str(request.error))
+        error = None if request.error is None else (kind_of(request.error), str(request.error))
         beams = None
         if request.config.num_beams > 1 and request.is_done:
             beams = [(text.tokens, text.score) for text in request.texts]
@@ -179,19 +177,6 @@ def _config_of(text: str) -> GenerationConfig:
     return GenerationConfig.from_dict(json.loads(text))
 
 
-def _kind_of(error: Exception) -> str:
-    if isinstance(error, EngineFaultError):
-        return FAULT
-    return next((kind.__name__ for kind in _KINDS if isinstance(error, kind)), "RuntimeError")
-
-
-def as_error(kind: str, message: str) -> Exception:
-    """Return the error of a request from its kind and message, as `RequestNews` has them."""
-    if kind == FAULT:
-        return EngineFaultError(message)
-    return next((found for found in _KINDS if found.__name__ == kind), RuntimeError)(message)
-
-
 def load_engine(
     path: Path, load: Mapping[str, Any], sizes: Mapping[str, Any]
 ) -> tuple[Callable[[], Engine], Callable[[Any], Callable[[], TokenConstraint] | None]]:
@@ -201,14 +186,6 @@ def load_engine(
         load: The options of `pipelines.load.load`, and the number of `threads`.
         sizes: The sizes of the engine.
     """
-    import torch
-
-    from glassformer.pipelines.load import load as load_pipeline
-    from glassformer.serve.openai_schemas import ResponseFormat
-    from glassformer.serve.served_models import ServedModel, engine_marks
-    from glassformer.serve.structured_output import constraint_maker
-    from glassformer.serve.token_bytes import TokenBytes
-
     given = dict(load)
     if threads := given.pop("threads", 0):
         torch.set_num_threads(threads)

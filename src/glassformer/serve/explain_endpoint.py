@@ -49,7 +49,7 @@ class ExplainSettings(BaseModel):
     top_k: Annotated[int, Field(ge=0, lt=2**31)] = 0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     ablate: Annotated[list[str], Field(max_length=256)] = Field(
-        [], description="Parts to switch off, such as encoder.layers.0.self_attn.head.3."
+        [], description="Parts to switch off, such as encoder.layers.0.self_attn.head.3; numbers count from 0."
     )
     parts: list[str] | None = Field(None, description=f"Parts to compute: {', '.join(PARTS)}.")
     position: Annotated[int, Field(ge=0)] | None = Field(None, description="The written token to attribute.")

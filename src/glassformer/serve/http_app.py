@@ -70,7 +70,7 @@ def make_app(
         load: Returns the pipeline of a path.
         make_engine: Makes the engine of a model that generates text.
         no_jobs: Why the server only generates text; empty if it does all else, too.
-        load_options: The options of `load`, if engines may run in processes of their own.
+        load_options: The options of `load`, if engines may run in separate processes.
     """
     metrics = ServerMetrics()
     compute = ComputeThread(metrics, no_jobs)

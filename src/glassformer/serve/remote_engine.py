@@ -1,4 +1,4 @@
-"""The server's side of an engine in a process of its own (`engine_process.py`).
+"""The server's side of an engine in a separate process (`engine_process.py`).
 
 A `RemoteEngine` is used like an `Engine`: requests are submitted, canceled and read in the same way. Its `step` does
 not compute: it takes over what the process has reported, and there is nothing to do before `has_news`.
@@ -24,8 +24,7 @@ from glassformer.decoding import Engine, EngineRequest
 from glassformer.decoding.open_batch import GeneratedText, generated_text_of, sequences_of
 from glassformer.decoding.step_loop import SequenceState
 from glassformer.serve.api_errors import ApiError
-from glassformer.serve.engine_frames import FrameSocket, RequestNews, RowNews, decode_news
-from glassformer.serve.engine_process import EngineFaultError, as_error
+from glassformer.serve.engine_frames import EngineFaultError, FrameSocket, RequestNews, RowNews, as_error, decode_news
 
 _START = "from glassformer.serve.engine_process import main; main()"
 END_SECONDS = 10.0
@@ -62,7 +61,7 @@ def start_engine(path: Path, load: Mapping[str, Any], sizes: Mapping[str, Any]) 
 
 
 class EngineLink:
-    """The socket to the process of an engine. Frames are sent and received in threads of their own."""
+    """The socket to the process of an engine. Frames are sent and received in separate threads."""
 
     def __init__(self, frames: FrameSocket, process: "subprocess.Popen[bytes] | None" = None):
         self.frames, self._process = frames, process
@@ -111,7 +110,7 @@ class EngineLink:
 
 
 class RemoteEngine(Engine):
-    """An engine in a process of its own.
+    """An engine in a separate process.
 
     Args:
         link: The socket to the process.

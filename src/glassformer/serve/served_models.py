@@ -32,7 +32,7 @@ _NAME = re.compile(r"[\w][\w.:/-]{0,99}")
 GIGABYTE = 10**9
 ENGINE_SIZES = "max_rows", "max_tokens", "max_waiting"
 MAX_TWICE_BYTES = 4 * GIGABYTE
-"""The most bytes of a model that is loaded twice, for an engine in a process of its own, unless that is asked for."""
+"""The most bytes of a model that is loaded twice, for an engine in a separate process, unless that is asked for."""
 
 
 def parse_models(words: tuple[str, ...]) -> dict[str, Path]:
@@ -102,7 +102,7 @@ class ModelShelf:
     Args:
         load: Returns the pipeline of a path.
         make_engine: Makes the engine of a model that generates text.
-        load_options: The options of `load`, for engines in processes of their own, which load the model again. Without
+        load_options: The options of `load`, for engines in separate processes, which load the model again. Without
             them there are none.
     """
 
@@ -187,7 +187,7 @@ class ModelShelf:
         _LOG.info("loaded %s from %s", model.name, model.path)
 
     def _new_engine(self, model: ServedModel, pipeline: Any, options: dict[str, Any]) -> Engine:
-        """Return the engine of a model, warmed up, in a process of its own if that pays."""
+        """Return the engine of a model, warmed up, in a separate process if that pays."""
         if self._load_options is not None and wants_process(pipeline, self._batch):
             sizes = {name: options[name] for name in ENGINE_SIZES}
             return RemoteEngine(
@@ -222,7 +222,7 @@ class ModelShelf:
 
 
 def wants_process(pipeline: Any, batch: BatchOptions) -> bool:
-    """Return whether the engine of a pipeline runs in a process of its own.
+    """Return whether the engine of a pipeline runs in a separate process.
 
     By default it does for a decoder on a GPU whose weights are few: they are loaded twice, and the steps of a larger
     model take so long that Python does not matter.

@@ -69,5 +69,5 @@ class BatchOptions:
     """The most gigabytes of model files that are loaded at a time, if there are several models. A model is loaded when
     it is asked for, and models that are not in use are unloaded for it. 0 keeps every model loaded."""
     engine_process: Literal["auto", "on", "off"] = "auto"
-    """Whether a model that continues texts is computed in a process of its own, so that HTTP does not slow it down. The
+    """Whether a model that continues texts is computed in a separate process, so that HTTP does not slow it down. The
     process loads the model again. auto does so on a GPU, for models of at most 4 GB."""

@@ -25,7 +25,7 @@ TASK_THREADS = 32
 class ServerState:
     """The models, limits, metrics and threads of one server.
 
-    Long prompts are tokenized, and their chat templates rendered, in a thread of their own, one after the other: they
+    Long prompts are tokenized, and their chat templates rendered, in a separate thread, one after the other: they
     take no time from the event loop.
     """
 

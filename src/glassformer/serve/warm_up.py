@@ -15,7 +15,7 @@ NEW_TOKENS = 4
 PROMPT_LENGTHS = 23, 32, 33, 47
 """Several lengths, because a kernel may be compiled again where a size is a multiple of 16."""
 LONG_PROMPT = 200
-"""Long enough that a GPU reuses it for the next request that begins with it."""
+"""Long enough that a GPU reuses it for the next request with the same beginning."""
 CONFIGS = (
     GenerationConfig(max_new_tokens=NEW_TOKENS, min_new_tokens=NEW_TOKENS),
     GenerationConfig(max_new_tokens=NEW_TOKENS, min_new_tokens=NEW_TOKENS, do_sample=True, top_p=0.9),

@@ -35,6 +35,9 @@ function excerptDetails(one) {
     h("pre", { tabindex: 0, "aria-label": `Source code of ${one.name}` }, h("code", {}, one.code)));
 }
 
+/** How to read the numbers of layers and heads. */
+export const COUNTED = "Layers and heads are counted from 0, as in the names of the model's parts: layer 0 is the first.";
+
 /** A labeled select. `choices` are [value, text] pairs. */
 export function choose(label, choices, value, onchange) {
   const select = h("select", { onchange: () => onchange(select.value) },

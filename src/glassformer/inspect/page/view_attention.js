@@ -3,7 +3,7 @@
 import { h, refill } from "./dom.js";
 import { attentionGroups, headName, placeLabel, rolloutOf, usualGroup, weightsOf, writtenAt } from "./attention_maps.js";
 import { attentionLines } from "./attention_lines.js";
-import { choose, missing } from "./frame.js";
+import { choose, COUNTED, missing } from "./frame.js";
 import { createHeatmap } from "./heatmap.js";
 import { exactRows } from "./exact_rows.js";
 import { format, largest } from "./numbers.js";
@@ -160,7 +160,7 @@ export function attentionView(context) {
   }
 
   update();
-  const node = h("div", {}, strip, controls, h("div", { class: "split" }, picture, h("div", { class: "side" }, reading, exact.node)), small);
+  const node = h("div", {}, strip, controls, h("p", { class: "note" }, COUNTED), h("div", { class: "split" }, picture, h("div", { class: "side" }, reading, exact.node)), small);
   return {
     ...base, node, svg: () => drawing ?? heatmap?.svg(),
     numbers: () => ({ name: map.name, rows: map.rows, columns: map.cols, weights: Array.from({ length: map.rows }, (_, r) => [...map.row(r)]) }),

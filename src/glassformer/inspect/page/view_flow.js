@@ -2,6 +2,7 @@
 
 import { h, refill, s } from "./dom.js";
 import { blockFacts, stackBlocks } from "./flow_blocks.js";
+import { COUNTED } from "./frame.js";
 import { format, percent } from "./numbers.js";
 import { short, tokenName, visible } from "./tokens.js";
 
@@ -42,7 +43,7 @@ export function flowView(context) {
     const stack = data.stacks.find((one) => one.name === name);
     const block = stack && stackBlocks(data, stack, open(stack)).find((one) => one.id === rest.join("."));
     refill(details, block ? explain(data, stack, block, context)
-      : h("p", { class: "note" }, "Choose a block to see what it does and its numbers. Layers open and close."), outcome(data));
+      : h("p", { class: "note" }, `Choose a block to see what it does and its numbers. Layers open and close. ${COUNTED}`), outcome(data));
   }
 
   let width = 0;

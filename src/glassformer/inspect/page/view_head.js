@@ -2,7 +2,7 @@
 
 import { h, refill } from "./dom.js";
 import { attentionGroups, usualGroup } from "./attention_maps.js";
-import { choose, missing, table } from "./frame.js";
+import { choose, COUNTED, missing, table } from "./frame.js";
 import { headRow } from "./head_arithmetic.js";
 import { format, largest } from "./numbers.js";
 import { tokenAt, tokenStrip } from "./tokens.js";
@@ -53,7 +53,7 @@ export function headView(context) {
   }
 
   update();
-  return { ...base, node: h("div", {}, controls, body), numbers: () => row };
+  return { ...base, node: h("div", {}, controls, h("p", { class: "note" }, COUNTED), body), numbers: () => row };
 }
 
 function product(row, query, key, place, attention) {

@@ -1,7 +1,7 @@
 /* View: what each layer would predict, and how the vectors grow. */
 
 import { h, refill } from "./dom.js";
-import { choose, missing, slider, table } from "./frame.js";
+import { choose, COUNTED, missing, slider, table } from "./frame.js";
 import { createHeatmap } from "./heatmap.js";
 import { heat, palette, css, readable } from "./colors.js";
 import { format } from "./numbers.js";
@@ -45,7 +45,7 @@ export function lensView(context) {
   }
 
   update();
-  return { ...base, node: h("div", {}, controls, body), numbers: () => ({ lens: shown, residual: data.stacks.map((one) => one.layers.map((layer) => ({ name: layer.name, residual: layer.residual, added: layer.added }))) }) };
+  return { ...base, node: h("div", {}, controls, h("p", { class: "note" }, COUNTED), body), numbers: () => ({ lens: shown, residual: data.stacks.map((one) => one.layers.map((layer) => ({ name: layer.name, residual: layer.residual, added: layer.added }))) }) };
 }
 
 function lensTable(layers, tokens, start, state, change) {

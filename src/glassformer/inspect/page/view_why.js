@@ -1,7 +1,7 @@
 /* View: why this word: attributions side by side, and ablations. */
 
 import { h, refill } from "./dom.js";
-import { choose, missing, table } from "./frame.js";
+import { choose, COUNTED, missing, table } from "./frame.js";
 import { createHeatmap } from "./heatmap.js";
 import { format, largest } from "./numbers.js";
 import { plain, tokenAt, tokenName } from "./tokens.js";
@@ -89,7 +89,7 @@ function ablation(context) {
   const order = largest(rows.map((one) => Math.abs(one.change ?? 0)), 30).map((n) => rows[n]);
   return h("section", { id: "ablation" }, h("h3", {}, "Ablation: what happens without a part"),
     h("p", { class: "note" }, "Each head was switched off alone while the model read the same text. ",
-      "The change is the loss without the head minus the loss with it: positive means that the head helped. ",
+      "The change is the loss without the head minus the loss with it: positive means that the head helped. ", COUNTED, " ",
       rows.some((one) => one.written !== undefined) ? "Without the heads that matter most, the model wrote its text anew. " : null,
       live ? "The buttons switch a part off for the whole page." : "On a live page any part can be switched off."),
     live ? parts(context) : null,
