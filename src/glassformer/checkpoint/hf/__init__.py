@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from glassformer.base.names import nearest
@@ -244,7 +245,8 @@ def _shapes(model: AnyModel) -> dict[str, tuple[int, ...]]:
     return {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
 
 
-def _shapes_of(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+@lru_cache(maxsize=64)  # many families are tried with the same config
+def _shapes_of(config: ModelConfig) -> Mapping[str, tuple[int, ...]]:
     from glassformer.models.factory import build_on_meta
 
     return _shapes(build_on_meta(config))
