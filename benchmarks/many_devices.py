@@ -27,6 +27,7 @@ import torch
 
 from glassformer.checkpoint import load_model
 from glassformer.checkpoint.hf.folder import save_hf_folder
+from glassformer.checkpoint.unread_weights import reading_later
 from glassformer.data.batching.labeled_batches import IGNORED
 from glassformer.data.batching.packed_windows import PackedBatch
 from glassformer.models import ModelConfig, build_model, preset
@@ -207,7 +208,7 @@ def offload_worker(kind: str, tiny: bool) -> None:
 
 
 def measure_load() -> None:
-    """Print how much memory each of two processes takes at most to load a divided model, and to shard one."""
+    """Print how much memory each of two processes takes at most to load its part: for use, and for training."""
     with tempfile.TemporaryDirectory() as folder:
         tokenizer = Tokenizer.train(["what color is it? it is red. the old cat"], 300, TokenizerConfig())
         size = {"d_model": 1024, "n_heads": 8, "n_kv_heads": 8, "d_ff": 2816, "n_decoder_layers": 8}
@@ -233,12 +234,13 @@ def load_worker(folder: Path) -> None:
 
 
 def shard_worker(folder: Path) -> None:
-    """Shard a model that is in memory for training, and print how far the memory of this process rose."""
+    """Read this process's shards of a model, as `train --from` does, and print how far its memory rose."""
     with joined("cpu") as processes:
         before = settled_memory()
         config = replace(TRAIN, parallel=f"shard={processes.size}")
         parallel = Parallel(config, processes)
-        model = load_model(folder)
+        with reading_later():
+            model = load_model(folder)
         trained = parallel.apply(model, torch.device("cpu"))
         parallel.wrap(trained, lambda batch: torch.zeros(()), config, "fp32", None)
         print_memory("shard", processes, before)

@@ -10,6 +10,8 @@ import transformers
 
 import glassformer
 from glassformer.checkpoint import load_model
+from glassformer.checkpoint.model_folder import read_now
+from glassformer.checkpoint.unread_weights import reading_later
 from glassformer.pipelines.load import load
 from glassformer.tasks.classification import Classification, ClassificationConfig, LabeledData
 from glassformer.tasks.denoising import Denoising, DenoisingConfig
@@ -50,6 +52,18 @@ def test_a_pretrained_body_is_taken_over_bit_by_bit(masked, tmp_path):
     }
     with pytest.raises(ValueError, match="lora_rank=8 without a model to adapt"):
         Classification(replace(adapted, start_from=None)).train(tmp_path / "none")
+
+
+def test_a_new_head_is_the_same_if_the_weights_are_read_later(masked):
+    torch.manual_seed(3)
+    expected, _ = load_encoder(masked[0], "token_class", {"n_labels": 3})
+    torch.manual_seed(3)
+    with reading_later():
+        model, _ = load_encoder(masked[0], "token_class", {"n_labels": 3})
+    assert {name.partition(".")[0] for name, one in model.named_parameters() if not one.is_meta} == {"head"}
+    read_now(model)
+    for (name, one), (_, other) in zip(model.named_parameters(), expected.named_parameters(), strict=True):
+        assert torch.equal(one, other), name
 
 
 def test_a_translator_starts_from_a_denoising_model(denoised, corpus, tmp_path):
@@ -290,7 +304,7 @@ def test_languages_of_a_multilingual_translator_have_their_codes(kind, tmp_path)
         text = "".join(f"{pair[side]} {number % 7 * 'one '}\n" for number, pair in enumerate(pairs))
         (tmp_path / name).write_text(text, encoding="utf-8")
     options = {"source": tmp_path / "a.x", "target": tmp_path / "a.y", "updates": 1, "device": "cpu"}
-    with pytest.raises(ValueError, match="--source-language '': the model of --from has codes of languages"):
+    with pytest.raises(ValueError, match="--source-language '': the model has codes of languages"):
         glassformer.train("translation", start_from=tmp_path / "hf", out=tmp_path / "no", **options)
     options |= {"source_language": source, "target_language": target}
     glassformer.train("translation", start_from=tmp_path / "hf", out=tmp_path / "m", **options)

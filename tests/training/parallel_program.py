@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from glassformer.checkpoint.model_folder import load_model
+from glassformer.checkpoint.unread_weights import reading_later
 from glassformer.data.batching.labeled_batches import LabeledBatch
 from glassformer.data.batching.packed_windows import PackedBatch
 from glassformer.data.batching.pair_batches import PairBatch
@@ -92,7 +94,12 @@ def loss_of(task, config):
 def train(case, processes):
     """Train one case and return its losses, scores and parameters; parameters in the leader only."""
     config = replace(CONFIG, **case.get("train", {}))
-    model = build(case["task"], **case.get("model", {})).to(getattr(torch, case.get("dtype", "float64")))
+    if "from" in case:  # each process reads its part of a stored model
+        with reading_later():
+            model = load_model(Path(case["from"]))
+    else:
+        model = build(case["task"], **case.get("model", {}))
+    model.to(getattr(torch, case.get("dtype", "float64")))
     batches, make_loss = Batches(case["task"]), loss_of(case["task"], config)
     losses = []
 

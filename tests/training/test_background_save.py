@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from glassformer.training import state as state_module
-from glassformer.training.background_save import BackgroundSave
+from glassformer.training.background_save import BackgroundSave, is_save_due, saves_in_background
 from glassformer.training.state import checkpoint_path, load_newest, saved_positions
 from glassformer.training.stop_signals import Interrupted, StoppedAtOnceError
 from training.tiny_trainer import CONFIG, fingerprint, make_trainer
@@ -36,7 +36,7 @@ def test_training_continues_while_a_checkpoint_is_written(tmp_path, slow):
 
     def after(update):
         made.append(update.position)
-        if update.position == LATE.save_every + 1:  # made after the first save was started
+        if update.position == LATE.save_every // 2 + 1:  # made after the first save was started
             assert slow.writing.wait(30)
             assert not saved_positions(tmp_path)
             slow.set()
@@ -57,6 +57,82 @@ def test_the_result_has_the_same_bits(tmp_path):
     for position in saved_positions(tmp_path / "now"):
         one, other = (checkpoint_path(tmp_path / name, position) for name in ("late", "now"))
         assert (one / "optimizer.safetensors").read_bytes() == (other / "optimizer.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("every", "wanted", "positions"),
+    [
+        (4, "off", [4, 8, 12]),
+        (4, "on", [2, 4, 6, 8, 10, 12]),
+        (5, "on", [2, 5, 7, 10, 12]),
+        (2, "on", list(range(1, 13))),
+        (1, "on", list(range(1, 13))),
+    ],
+)
+def test_a_run_that_saves_in_a_thread_saves_in_the_middle_too(every, wanted, positions):
+    config, cpu = replace(LATE, save_every=every, async_save=wanted), torch.device("cpu")
+    assert [position for position in range(13) if is_save_due(config, cpu, position)] == positions
+    assert saves_in_background(config, cpu) == (wanted == "on" and every > 1)
+    assert saves_in_background(replace(config, async_save="auto"), torch.device("cuda")) == (every > 1)
+
+
+class SlowestSave(BackgroundSave):
+    """Saves that end at the last moment that is allowed: when the next one begins, or never if the run is killed."""
+
+    def start(self, write, then, *, in_thread=True):
+        self.wait()
+        self._work = (write, then)
+        if not in_thread:
+            self.wait()
+
+    def wait(self):
+        for work in self.__dict__.pop("_work", ()):
+            work()
+
+    poll = __enter__ = lambda self: self
+
+    def __exit__(self, kind, error, trace):
+        if error is None:
+            self.wait()
+
+
+class KilledError(Exception):
+    pass
+
+
+def check_a_kill(folder, config, position, expected):
+    """A run that is killed after `position` updates has lost at most one interval, and resumes to the same bits."""
+
+    def kill(update):
+        if update.position == position:
+            raise KilledError
+
+    trainer = make_trainer(folder, config, on_update=kill)
+    trainer._saving = SlowestSave()
+    with pytest.raises(KilledError):
+        trainer.run()
+    newest = (saved_positions(folder) or [0])[-1]
+    assert position - newest <= config.save_every
+    resumed = make_trainer(folder, config)
+    assert fingerprint(resumed.run()) == expected
+    assert len(saved_positions(folder)) <= config.keep_last + 2, "those in the middle are removed"
+
+
+def test_a_kill_costs_at_most_one_interval_however_slow_the_disk(tmp_path):
+    config = replace(LATE, eval_every=100, updates=6, accumulate=1, average_last=0)
+    expected = fingerprint(make_trainer(tmp_path / "whole", config).run())
+    for every, position in ((1, 2), (3, 5)):
+        check_a_kill(tmp_path / f"{every}", replace(config, save_every=every), position, expected)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("every", range(1, 7))
+@pytest.mark.parametrize("eval_every", [4, 100])
+def test_a_kill_at_any_update_costs_at_most_one_interval(tmp_path, every, eval_every):
+    config = replace(LATE, save_every=every, eval_every=eval_every, updates=14, accumulate=1)
+    expected = fingerprint(make_trainer(tmp_path / "whole", config).run())
+    for position in range(1, 15):
+        check_a_kill(tmp_path / f"{position}", config, position, expected)
 
 
 def test_a_checkpoint_holds_the_values_of_the_moment_when_it_was_started(tmp_path, slow):

@@ -309,6 +309,8 @@ def test_the_budget_includes_validations_saves_and_final_scores():
     assert updates_that_fit(100, Costs(update=1.0, validation=9.0, save=1.0), config) == 50
     assert updates_that_fit(100, Costs(update=1.0, validation=10.0), replace(config, average_last=2)) == 40
     assert updates_that_fit(100, Costs(update=1.0, save=10.0), replace(config, eval_every=25, save_every=10)) == 40
+    late = replace(config, eval_every=999, save_every=10, async_save="on")  # also in the middle: 5, 10, ... 65, and 66
+    assert updates_that_fit(80, Costs(update=1.0, save=1.0), late) == 66
     assert updates_that_fit(100, Costs(update=1.0, validation=10.0), replace(config, eval_every=999)) == 90
     assert updates_that_fit(25, Costs(update=1.0, validation=10.0), config, position=5) == 5
     assert updates_that_fit(-5, Costs(update=1.0), config) == 1

@@ -78,12 +78,11 @@ def undisturbed(data, tmp_path_factory):
     return out
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(20))
 def test_a_killed_process_costs_at_most_one_interval(data, undisturbed, tmp_path, seed):
     out, chance = tmp_path / "model", random.Random(seed)
     options = ["--devices", "2", "--max-restarts", "2", *(["--parallel", "shard=2"] if seed % 2 else [])]
-    is_late = seed >= 10
-    options += ["--async-save", "on"] if is_late else []
+    options += ["--async-save", "on"] if seed >= 10 else []
     run = subprocess.Popen([sys.executable, *command(data, out, *options)], env=environment(), stderr=subprocess.PIPE)
     kill_at, deadline = chance.randrange(1, UPDATES - 2), time.monotonic() + 300
     while len(log_of(out)[0]) < kill_at and run.poll() is None and time.monotonic() < deadline:
@@ -96,8 +95,7 @@ def test_a_killed_process_costs_at_most_one_interval(data, undisturbed, tmp_path
     made, losses = log_of(out)
     restart = next((n for n in range(1, len(made)) if made[n] <= made[n - 1]), None)
     if restart is not None:
-        # A checkpoint that is written in the background may be lost too, but not the one before it.
-        assert made[restart - 1] - made[restart] < SAVE_EVERY * (2 if is_late else 1)
+        assert made[restart - 1] - made[restart] < SAVE_EVERY
         assert restart >= killed_after
     _, expected = log_of(undisturbed)
     assert losses.keys() == expected.keys()
@@ -110,11 +108,11 @@ def test_a_killed_process_costs_at_most_one_interval(data, undisturbed, tmp_path
     assert not [path for path in (tmp_path / "model.run" / "checkpoints").iterdir() if path.name.startswith(".")]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(10))
 def test_a_run_that_saves_in_the_background_survives_any_kill(data, tmp_path, seed):
-    """Killed five times at random moments, each time it resumes from a complete checkpoint, to the same bits."""
-    out, chance = tmp_path / "model", random.Random(seed)
-    often = ["--async-save", "on", "--save-every", "1", "--keep-last", "2"]
+    """Killed five times at random moments, each time it loses at most one interval, and it ends with the same bits."""
+    out, chance, interval = tmp_path / "model", random.Random(seed), seed % 4 + 1
+    often = ["--async-save", "on", "--save-every", str(interval), "--keep-last", "2"]
     command_line = [sys.executable, *command(data, out, *often)]
     for _ in range(5):
         run = subprocess.Popen(command_line, env=environment(), stderr=subprocess.PIPE)
@@ -127,7 +125,7 @@ def test_a_run_that_saves_in_the_background_survives_any_kill(data, tmp_path, se
         run.communicate()
         made, _ = log_of(out)
         saved = saved_positions(out.with_name("model.run") / "checkpoints") or [0]
-        assert not made or made[-1] - saved[-1] <= 2, "the checkpoint of the update before the last one is complete"
+        assert not made or made[-1] - saved[-1] <= interval
     subprocess.run(command_line, env=environment(), check=True, capture_output=True)
     whole = tmp_path / "whole"
     subprocess.run([sys.executable, *command(data, whole)], env=environment(), check=True, capture_output=True)
@@ -169,6 +167,37 @@ def test_a_run_is_stopped_by_a_signal_and_resumes_in_one_process(data, undisturb
     assert made == list(range(1, UPDATES + 1)), "no update is made twice"
     one, other = load_file(undisturbed / "model.safetensors"), load_file(out / "model.safetensors")
     assert all((one[name] - other[name]).abs().max() < 1e-3 for name in one if not name.endswith("k_proj.bias"))
+
+
+def test_a_sharded_run_starts_from_a_trained_model_as_one_process_does(data, undisturbed, tmp_path):
+    """`train --from`: each process reads its part of the weights."""
+    losses = {}
+    for layout in ("", "shard=2", "tensor=2"):
+        out = tmp_path / f"model-{layout[:5]}"
+        options = ["--from", str(undisturbed), "--updates", "5", *(["--parallel", layout] if layout else [])]
+        devices = ["--devices", "2"] if layout else []
+        subprocess.run(
+            [sys.executable, *command(data, out, *options, *devices)],
+            env=environment(),
+            check=True,
+            capture_output=True,
+        )
+        losses[layout] = log_of(out)[1]
+    for layout in ("shard=2", "tensor=2"):
+        assert losses[layout] == pytest.approx(losses[""], rel=1e-5)
+
+
+def test_a_process_never_holds_the_whole_model(tmp_path):
+    """The memory that 2 processes take at most to read their parts of a model of 412 MB, for use and for training."""
+    program = Path(__file__).parents[2] / "benchmarks" / "many_devices.py"
+    result = subprocess.run(
+        [sys.executable, str(program), "load"], env=environment(), capture_output=True, text=True, check=True
+    )
+    print(result.stdout)
+    whole = int(re.search(r"model of (\d+) MB", result.stdout)[1])
+    peaks = [int(number) for number in re.findall(r"at most (\d+) MB", result.stdout)]
+    assert len(peaks) == 4, result.stdout
+    assert max(peaks) < 0.8 * whole
 
 
 STARTER = """#!/bin/bash

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from glassformer.checkpoint.model_folder import save_model
 from glassformer.data.batching.labeled_batches import LabeledBatch
 from glassformer.data.batching.noised_batches import MaskedBatch
 from glassformer.data.batching.packed_windows import PackedBatch
@@ -52,7 +53,11 @@ def together(tmp_path_factory):
         "tensor with cross-attention": case(folder / "d", "translation", "tensor=2"),
         "begun": case(folder / "e", "language", "shard=2", updates=HALF),
         "resumed": case(folder / "f", "translation", "shard=2"),
+        "read in parts": case(folder / "g", "language", "shard=2", **{"from": str(folder / "stored")}),
+        "read in columns": case(folder / "h", "translation", "tensor=2", **{"from": str(folder / "stored pairs")}),
     }
+    save_model(folder / "stored", build("language"))
+    save_model(folder / "stored pairs", build("translation"))
     train(case(folder / "f", "translation", updates=HALF), Processes())
     results = run_cases(folder / "results", list(cases.values()), 2)
     return SimpleNamespace(
@@ -67,6 +72,8 @@ def together(tmp_path_factory):
         ("shard", "language"),
         ("tensor", "classification"),
         ("tensor with cross-attention", "translation"),
+        ("read in parts", "language"),
+        ("read in columns", "translation"),
     ],
 )
 def test_two_processes_learn_what_one_learns(alone, together, name, task):
@@ -125,6 +132,24 @@ def test_the_whole_table(tmp_path, n_processes, layouts):
         found = difference(alone[number % len(tasks)], result)
         print(f"| {n_processes} | {layout} | {task} | {dtype} | {found:.1e} |")
         assert found < (1e-9 if dtype == "float64" else 1e-2), (layout, task, dtype)
+
+
+@pytest.mark.full
+def test_any_layout_reads_its_parts_of_a_stored_model(tmp_path):
+    """Also where sizes do not divide, as the vocabulary of 103."""
+    wide = {"n_kv_heads": 4}
+    for task in TASKS:
+        save_model(tmp_path / f"stored-{task}", build(task, **wide))
+    layouts = ["shard=4", "tensor=4", "data=2,shard=2", "data=2,tensor=2", "shard=2,tensor=2"]
+    one = [case(tmp_path / task, task, updates=3, model=wide) for task in TASKS]
+    many = [
+        case(tmp_path / f"{task}-{layout}", task, layout, updates=3, **{"from": str(tmp_path / f"stored-{task}")})
+        for layout in layouts
+        for task in TASKS
+    ]
+    alone, together = run_cases(tmp_path / "one", one, 1), run_cases(tmp_path / "many", many, 4)
+    for number, result in enumerate(together):
+        assert difference(alone[number % len(TASKS)], result) < 1e-9, (layouts[number // len(TASKS)], TASKS)
 
 
 def test_dropout_is_reproducible_and_differs_between_parts(tmp_path):

@@ -1,5 +1,7 @@
 """Tensors in shards, here by one process. `test_parallel.py` writes and reads them with several."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -8,6 +10,7 @@ from glassformer.checkpoint.safe_files import CorruptFolderError, verify_folder
 from glassformer.training.sharded_tensors import (
     is_sharded,
     local_tensors,
+    own_part,
     read_shards,
     read_whole,
     stored_shapes,
@@ -53,3 +56,36 @@ def test_a_file_that_is_not_in_the_manifest_is_not_read(folder):
 def test_an_ordinary_tensor_is_its_own_part():
     assert local_tensors([TENSORS["a"]])[0] is TENSORS["a"]
     assert whole_tensor(TENSORS["a"]) is TENSORS["a"]
+
+
+class Place:
+    """The place of one process in a mesh of these sizes."""
+
+    def __init__(self, sizes, ranks):
+        self.sizes, self.ranks, self.ndim = sizes, ranks, len(sizes)
+
+    def size(self, place):
+        return self.sizes[place]
+
+    def get_local_rank(self, place):
+        return self.ranks[place]
+
+
+@pytest.mark.parametrize("rank", range(4))
+def test_a_process_takes_its_rows_of_a_tensor(rank):
+    """Of 7 rows four processes have 2, 2, 2 and 1; of 5 the last one has none."""
+    for n_rows in (7, 5, 3, 8):
+        whole = torch.arange(n_rows * 2).view(n_rows, 2)
+        rows = SimpleNamespace(device_mesh=Place((2, 4), (1, rank)), placements=[object(), SimpleNamespace(dim=0)])
+        chunks = whole.chunk(4)
+        assert torch.equal(own_part(whole, rows), chunks[rank] if rank < len(chunks) else whole[:0])
+
+
+def test_shards_are_parts_of_what_tensor_parallelism_leaves():
+    whole = torch.arange(32).view(8, 4)
+    for shard, tensor in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        mesh = Place((2, 2), (shard, tensor))
+        for dimension in (0, 1):
+            placements = [SimpleNamespace(dim=0), SimpleNamespace(dim=dimension)]
+            expected = whole.chunk(2, dimension)[tensor].chunk(2)[shard]
+            assert torch.equal(own_part(whole, SimpleNamespace(device_mesh=mesh, placements=placements)), expected)

@@ -40,7 +40,9 @@ from glassformer.checkpoint.safe_files import (
     write_text,
 )
 from glassformer.checkpoint.tensor_files import SafeTensors
+from glassformer.checkpoint.unread_weights import keep_unread, reading_later, take_unread
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel, ModelConfig
+from glassformer.models.costs import shapes_by_name
 from glassformer.models.factory import build_on_meta
 
 STORED = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
@@ -63,7 +65,7 @@ def save_model(
     files are unchanged. `owner` is stored in the manifest. Raises ValueError for a packed or quantized model, whose
     parameters are not those of its config.
     """
-    missing = sorted(_parameter_names(model.config) - own_parameters(model).keys())
+    missing = sorted(shapes_by_name(model.config).keys() - own_parameters(model).keys())
     if missing:
         raise ValueError(
             f"the model has no parameter {missing[0]}: it is packed or quantized for inference, and cannot be saved; "
@@ -96,7 +98,7 @@ def load_model(
         tensors = SafeTensors([weights])
     with naming_errors(folder):
         shapes = dict(zip(tensors.keys(), map(tensors.shape, tensors.keys()), strict=True))
-        check_sizes(config, list(shapes.values()), lambda: sorted(_parameter_names(config) - shapes.keys()))
+        check_sizes(config, list(shapes.values()), lambda: sorted(shapes_by_name(config).keys() - shapes.keys()))
         model = build_on_meta(config).eval()
         names = list(_check_match(model, shapes, str(weights)))
         fill_parameters(model, ((name, tensors[name]) for name in names), dtype, when_filled)
@@ -132,7 +134,12 @@ def fill_parameters(
 
     `when_filled` is called with each module whose parameters are all filled, the inner modules before the outer ones.
     It may replace the module's children, for example by quantized ones: nothing here holds the old ones any more.
+
+    Inside `reading_later` nothing is read: the model stays on the meta device until `read_now`, or until the processes
+    of a training run have divided it.
     """
+    if when_filled is None and keep_unread(model, values):
+        return
     places: dict[nn.Parameter, list[tuple[nn.Module, str]]] = {}
     for module in model.modules():
         for key, parameter in module.named_parameters(recurse=False):
@@ -140,8 +147,7 @@ def fill_parameters(
     empty = dict(model.named_parameters())
     waiting = _Waiting(model) if when_filled is not None else None
     for name, tensor in values:
-        if tensor.dtype not in STORED:
-            raise ValueError(f"{name} is stored in {tensor.dtype}: expected one of {', '.join(map(str, STORED))}")
+        check_stored(name, tensor)
         parameter = empty.pop(name)
         filled = nn.Parameter(_converted(tensor, dtype))
         del tensor
@@ -152,6 +158,20 @@ def fill_parameters(
             for module in waiting.take_filled(parameter):
                 when_filled(module)
                 del module
+
+
+def check_stored(name: str, tensor: Tensor) -> None:
+    """Raise ValueError unless a stored tensor holds floating-point numbers (`STORED`)."""
+    if tensor.dtype not in STORED:
+        raise ValueError(f"{name} is stored in {tensor.dtype}: expected one of {', '.join(map(str, STORED))}")
+
+
+def read_now(model: nn.Module) -> None:
+    """Read the weights of a model that was loaded inside `reading_later`, if they have not been read yet."""
+    values = take_unread(model)
+    if values is not None:
+        with reading_later(on=False):
+            fill_parameters(model, values, torch.float32)
 
 
 class _Waiting:
@@ -229,10 +249,6 @@ def _check_match(model: nn.Module, shapes: Mapping[str, tuple[int, ...]], where:
         if parameter.shape != shapes[name]:
             raise ValueError(f"{where}: {name} is {shapes[name]}: expected {tuple(parameter.shape)}")
     return own
-
-
-def _parameter_names(config: ModelConfig) -> set[str]:
-    return {name for name, _ in build_on_meta(config).named_parameters()}
 
 
 def _read_config(path: Path) -> ModelConfig:

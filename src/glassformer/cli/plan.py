@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 from glassformer.base.names import suggestion
 from glassformer.cli.flag_parser import UsageError
-from glassformer.models.cluster_plan import ASSUMPTIONS, MACHINES, ClusterPlan, Machine, plan_cluster
+from glassformer.models.cluster_plan import ASSUMPTIONS, MACHINES, ClusterPlan, Machine, plan_cluster, predict_update
 from glassformer.models.config import ModelConfig
 from glassformer.models.costs import count_parameters
-from glassformer.models.training_costs import CONTEXT_BYTES, StepShape, step_memory, step_seconds
+from glassformer.models.training_costs import CONTEXT_BYTES, StepShape
 
 MAX_DEVICES = 1024
 SHOWN = 5
@@ -166,8 +166,8 @@ def check_runs(path: Path) -> str:
     for run in read_json_object(path)["runs"]:
         config, machine = ModelConfig(**run["model"]), MACHINES[run["machine"]]
         shape = StepShape(run["rows"], run["source_length"], run["target_length"])
-        memory = step_memory(config, shape).total / 2**30
-        seconds = step_seconds(config, shape, peak_flops=machine.peak_flops, bandwidth=machine.bandwidth)
+        predicted = predict_update(config, machine, shape)
+        memory, seconds = predicted.memory.total / 2**30, predicted.seconds
         measured = run["rows"] * (run["target_length"] or run["source_length"]) / run["tokens_per_second"]
         peak = run.get("peak_gib")
         compared = "not measured" if peak is None else f"{peak:.2f} measured ({memory / peak - 1:+.1%})"

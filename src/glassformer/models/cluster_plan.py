@@ -102,12 +102,19 @@ def plan_cluster(
                 break
             shape = StepShape(rows / parts / accumulate, source_length, target_length)
             for checkpointing in (False, True):
-                memory = step_memory(config, shape, shard=shard, tensor=tensor, checkpointing=checkpointing)
-                least = min(least, memory.total + CONTEXT_BYTES)
-                if memory.total + CONTEXT_BYTES <= MEMORY_SHARE * machine.memory:
-                    found.append(
-                        _cost(config, machine, shape, memory, (data, shard, tensor), accumulate, checkpointing)
-                    )
+                one = predict_update(
+                    config,
+                    machine,
+                    shape,
+                    data=data,
+                    shard=shard,
+                    tensor=tensor,
+                    accumulate=accumulate,
+                    checkpointing=checkpointing,
+                )
+                least = min(least, one.device_bytes)
+                if one.device_bytes <= MEMORY_SHARE * machine.memory:
+                    found.append(one)
     if least == float("inf"):
         raise ValueError(
             f"{rows:,} sequences per update cannot be divided among {devices:,} devices: expected a multiple of "
@@ -145,16 +152,22 @@ def _widest(config: ModelConfig, machine: Machine, devices: int) -> int:
     return max(t for t in (1, 2, 4, 8) if t <= machine.per_node and not any(size % t for size in sizes))
 
 
-def _cost(
+def predict_update(
     config: ModelConfig,
     machine: Machine,
     shape: StepShape,
-    memory: StepMemory,
-    layout: tuple[int, int, int],
-    accumulate: int,
-    checkpointing: bool,
+    *,
+    data: int = 1,
+    shard: int = 1,
+    tensor: int = 1,
+    accumulate: int = 1,
+    checkpointing: bool = False,
 ) -> ClusterPlan:
-    data, shard, tensor = layout
+    """Return the predicted memory and time of an update in one layout: of `plan`, and of a run of `train` on GPUs.
+
+    `shape` is that of one step on one device; an update has `accumulate` steps.
+    """
+    memory = step_memory(config, shape, shard=shard, tensor=tensor, checkpointing=checkpointing)
     compute = accumulate * step_seconds(
         config,
         shape,

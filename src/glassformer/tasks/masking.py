@@ -69,7 +69,13 @@ class Masking(Task[PlainText, "MaskedBatch"]):
         from glassformer.models import EncoderModel
         from glassformer.pipelines.encoder_pipeline import Reader
         from glassformer.pipelines.mask_filler import MASK, MaskFiller
-        from glassformer.tasks.warm_start import grow_to, load_checkpoint, load_reader, new_head_parameters
+        from glassformer.tasks.warm_start import (
+            grow_to,
+            load_checkpoint,
+            load_reader,
+            new_head_parameters,
+            with_new_head,
+        )
 
         config = self.config
         if config.base_model is None:
@@ -84,7 +90,7 @@ class Masking(Task[PlainText, "MaskedBatch"]):
         if body.config.head == "language_model":
             return Initialized(MaskFiller(grow_to(body, config), reader, share=config.share))
         narrow = body.config.table_width != body.config.d_model
-        model = body.under(body.config.with_head("language_model", tie="output", head_transform=narrow))
+        model = with_new_head(body, body.config.with_head("language_model", tie="output", head_transform=narrow))
         return Initialized(MaskFiller(grow_to(model, config), reader, share=config.share), new_head_parameters(model))
 
     @override

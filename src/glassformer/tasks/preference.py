@@ -124,12 +124,14 @@ class Preference(TalkTask[AnswerPair, "PreferenceBatch"]):
         """Return the log-probabilities of the answers before the training. They are computed once and stored."""
         import numpy as np
 
+        from glassformer.checkpoint.model_folder import read_now
         from glassformer.runtime.devices import choose_device
 
         if self.config.preference_loss == "orpo":
             return np.zeros(len(rows), dtype=np.float32)
 
         def compute() -> list[float]:
+            read_now(pipeline.model)
             pipeline.model.to(choose_device(self.config.train.device))
             return [total for total, _ in pipeline.answer_log_probs(marked_rows(rows))]
 

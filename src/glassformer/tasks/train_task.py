@@ -14,6 +14,7 @@ import torch
 from glassformer.checkpoint import OutputExistsError
 from glassformer.checkpoint.external_formats import ORIGIN
 from glassformer.checkpoint.output_folder import check_output
+from glassformer.checkpoint.unread_weights import reading_later
 from glassformer.metrics.scores import Scores
 from glassformer.models import EncoderModel
 from glassformer.models.transformer import Model
@@ -112,7 +113,9 @@ def _prepare(
     run.bind(task.name, task.config, inputs, accept_changes=accept_changes)
     torch.manual_seed(train.seed)
     torch.set_num_threads(train.threads or torch.get_num_threads())
-    return task.prepare(run), parallel, chosen
+    # A model that is grown needs its weights first.
+    with reading_later(parallel.layout.is_sharded and task.config.grow_from is None):
+        return task.prepare(run), parallel, chosen
 
 
 def _train_model(

@@ -25,6 +25,7 @@ from glassformer.training.estimate import (
 from glassformer.training.gradients import TrainBatch
 from glassformer.training.journal import Journal, SilentJournal, prepare_tensorboard
 from glassformer.training.parallel import Parallel
+from glassformer.training.predicted_costs import predict_run
 from glassformer.training.run_folder import RunFolder, RunMismatchError
 from glassformer.training.schedules import Plan, fit_warmup, make_ramp, warmup_updates
 from glassformer.training.state import TrainState, newest_state
@@ -96,6 +97,7 @@ def train_run(
     if not trainer.parallel.is_active:  # otherwise the whole model exists during a validation only
         rehearse(model, score, test[:FIRST_SAMPLE])
     estimate = estimate_run(trainer, flops, lambda: score_samples(model, score, test))
+    predicted = predict_run(trainer, flops)
     watch = MemoryWatch(trainer)
     state = TrainState() if run.record is None else newest_state(run.checkpoints)
     processes = trainer.parallel.processes
@@ -117,6 +119,8 @@ def train_run(
         for note in notes:
             journal.say(note)
         journal.say(f"{plan.end:,} update{'s' * (plan.end != 1)}: {in_words(estimate)}")
+        if predicted is not None:
+            journal.say(predicted.in_words(estimate, share))
         if config.minutes and plan.end == config.max_updates:
             journal.say("more updates would not help (--max-updates): the command may end before --minutes are over")
         elif config.minutes:

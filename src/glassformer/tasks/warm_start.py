@@ -9,8 +9,10 @@ import torch
 from glassformer.checkpoint import load_model
 from glassformer.checkpoint.download_cache import find_model
 from glassformer.checkpoint.external_formats import is_external, read_origin
-from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel, ModelConfig
+from glassformer.checkpoint.unread_weights import keep_unread, take_unread
+from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel, Model, ModelConfig
 from glassformer.models.config_names import HEAD_FIELDS
+from glassformer.models.factory import build_with_new_head
 from glassformer.models.growth import FREE, grow_model
 from glassformer.pipelines.encoder_pipeline import Reader
 from glassformer.pipelines.pipeline_registry import TASK, read_about
@@ -22,6 +24,7 @@ from glassformer.text import Tokenizer
 FROM = "--from"
 """The option that names the folder of the model, for error messages; the other one is --grow-from."""
 AnyModel = TypeVar("AnyModel", EncoderModel, DecoderModel, EncoderDecoderModel)
+AnyBody = TypeVar("AnyBody", bound=Model)
 TextReader = EncoderModel | DecoderModel
 """A model that reads a text, for a head that says something about the text."""
 
@@ -74,7 +77,18 @@ def load_encoder(
         body, settings = found, {**settings, "pooling": "last"}
     else:
         body = load_checkpoint(folder, EncoderModel, adapt=without_head, flag=flag)
-    return body.under(body.config.with_head(head, **settings)), load_reader(folder)
+    return with_new_head(body, body.config.with_head(head, **settings)), load_reader(folder)
+
+
+def with_new_head(body: AnyBody, config: ModelConfig) -> AnyBody:
+    """Return a model of this `config`, which has another head than `body`; weights that are not read yet stay so."""
+    values = take_unread(body)
+    if values is None:
+        return body.under(config)
+    model = build_with_new_head(config)
+    assert isinstance(model, type(body))
+    keep_unread(model, ((name, value) for name, value in values if not name.startswith("head.")))
+    return model
 
 
 def without_head(config: ModelConfig) -> ModelConfig:

@@ -3,6 +3,10 @@
 The trainer copies the tensors to the memory of the CPU first (`state.py`), so that the next update may change them. A
 checkpoint is written to a temporary folder, which gets its manifest and then its name last. If the process is killed
 before that, the checkpoint before it is the newest one.
+
+So that a kill costs at most `save_every` updates, as without a thread, there is a second checkpoint in the middle of
+each interval. One is complete before the next is started: of three successive ones, which are at most `save_every`
+updates apart, the first is complete when the last is due.
 """
 
 from collections.abc import Callable
@@ -10,11 +14,26 @@ from threading import Thread
 from types import TracebackType
 from typing import Self
 
+import torch
+
 from glassformer.training.stop_signals import StoppedAtOnceError
+from glassformer.training.train_config import TrainConfig
 
 LAST_WAIT = 60.0
 """Seconds that a run that fails waits for its last checkpoint. Another process, whose part of it is missing, may have
 ended."""
+
+
+def saves_in_background(config: TrainConfig, device: torch.device) -> bool:
+    """Return whether a run on `device` writes its checkpoints in a thread. One after every update cannot wait."""
+    is_wanted = config.async_save == "on" or (config.async_save == "auto" and device.type != "cpu")
+    return is_wanted and config.save_every > 1
+
+
+def is_save_due(config: TrainConfig, device: torch.device, position: int) -> bool:
+    """Return whether a run saves after `position` updates: at the end and, in a thread, in the middle of intervals."""
+    in_interval = position % config.save_every
+    return position > 0 and in_interval in (0, config.save_every // 2 if saves_in_background(config, device) else 0)
 
 
 class BackgroundSave:

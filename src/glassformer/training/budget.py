@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from glassformer.runtime.devices import choose_device
+from glassformer.training.background_save import saves_in_background
 from glassformer.training.schedules import BatchRamp, Plan, make_ramp, read_ramp
 from glassformer.training.state import TrainState
 from glassformer.training.train_config import TrainConfig
@@ -73,6 +75,7 @@ def updates_that_fit(
     limited by `config.max_updates`, which counts all updates of the run.
     """
     n_parts, _ = read_ramp(config.batch_ramp)
+    in_background = saves_in_background(config, choose_device(config.device))
 
     def full_updates(count: int) -> float:
         if ramp_updates is None:
@@ -89,6 +92,9 @@ def updates_that_fit(
         validations += end % config.eval_every != 0  # after the last update
         both = math.lcm(config.eval_every, config.save_every)
         saves = validations + times(config.save_every, end) - times(both, end)
+        if in_background:  # one more in the middle of each interval
+            middle = config.save_every - config.save_every // 2
+            saves += (end + middle) // config.save_every - (position + middle) // config.save_every
         validations += config.average_last > 1  # of the averaged parameters
         return full_updates(count) * costs.update + validations * costs.validation + saves * costs.save + costs.ending
 

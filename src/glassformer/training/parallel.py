@@ -29,11 +29,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from glassformer.checkpoint.unread_weights import Values, take_unread
 from glassformer.nn import FeedForward, Layer, MultiHeadAttention, Stack
 from glassformer.nn.expert_feedforward import ExpertFeedForward
 from glassformer.runtime.shared_work import dividing
 from glassformer.training.processes import STEP_TIMEOUT, Processes, SharedError
-from glassformer.training.sharded_tensors import local_tensors, whole_tensor
+from glassformer.training.sharded_tensors import fill_parts, local_tensors, whole_tensor
 from glassformer.training.train_config import TrainConfig
 
 AnyBatch = TypeVar("AnyBatch", bound=Any)
@@ -105,6 +106,7 @@ class Parallel:
         self._root: Any = None
         self._mesh: Any = None
         self._writing: Any = None
+        self._unread: Values | None = None
         self._device = torch.device("cpu")
         self.part = self.processes.rank // self.layout.tensor
         """Number of the part of each batch that this process takes."""
@@ -140,6 +142,7 @@ class Parallel:
         """Put a model on the device and return the module to train: the model, or a copy whose parameters are sharded.
 
         If it is a copy, the memory of the model's own parameters is released; `collect` gives them values again.
+        Weights that have not been read yet (`unread_weights.py`) are read by `wrap`, after they have been divided.
         """
         self._device = device
         if not self.is_active:
@@ -155,10 +158,12 @@ class Parallel:
             return model.to(device)
         # DTensor advises against collectives in several steps. Here they are rare: norms, validations and saves.
         logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
+        self._unread = take_unread(model)
         trained = _taking_over(model)
         if self.processes.size > 1:
             for parameter in trained.parameters():
-                dist.broadcast(parameter.data, src=0)
+                if not parameter.is_meta:
+                    dist.broadcast(parameter.data, src=0)
         _release(model)
         if self.layout.tensor > 1:
             split_layers(trained, self._mesh["tensor"])
@@ -190,6 +195,10 @@ class Parallel:
                 if isinstance(module, Layer):
                     fully_shard(module, **options)
             self._root = fully_shard(root, **options)
+            unread, self._unread = self._unread, None
+            if unread is not None:
+                with self.processes.together():
+                    fill_parts(model, unread, torch.device("cpu") if config.offload else self._device)
         else:
             places = [self._device] if self._device.type == "cuda" else None
             is_partial = _has_unused_parameters(model, loss, sample.slice_rows(0, 1).to(self._device))
@@ -368,4 +377,8 @@ def _taking_over(model: nn.Module) -> nn.Module:
 def _release(model: nn.Module) -> None:
     """Free the memory of the model's parameters. The objects stay, so that tied ones stay tied."""
     for parameter in model.parameters():
-        parameter.data = parameter.data.new_empty(0)
+        if parameter.is_meta:  # its data cannot be set: it becomes a parameter of the CPU
+            empty = nn.Parameter(torch.empty(0), requires_grad=parameter.requires_grad)
+            torch.utils.swap_tensors(parameter, empty)  # type: ignore[no-untyped-call]
+        else:
+            parameter.data = parameter.data.new_empty(0)

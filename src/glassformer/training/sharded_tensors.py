@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from glassformer.checkpoint.load_errors import refusing_wrong_values
+from glassformer.checkpoint.model_folder import check_stored
 from glassformer.checkpoint.safe_files import CorruptFolderError, SealedFolder, read_json, write_text
+from glassformer.checkpoint.unread_weights import Values
+from glassformer.training.resident_memory import give_back_freed
 
 INDEX = "tensors.json"
 DTYPES = {str(dtype): dtype for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16)}
@@ -122,3 +125,41 @@ def copy_to_host(tensor: Any) -> Tensor:
     return DTensor.from_local(
         local, places, tensor.placements, run_check=False, shape=tensor.shape, stride=tensor.stride()
     )
+
+
+def fill_parts(model: nn.Module, values: Values, device: torch.device) -> None:
+    """Give the sharded parameters of a model, which are on the meta device, their values on `device`.
+
+    Whole tensors are read one at a time, in the dtype in which they are stored; this process keeps its part of each.
+    """
+    places: dict[nn.Parameter, list[tuple[nn.Module, str]]] = {}
+    for module in model.modules():
+        for key, parameter in module.named_parameters(recurse=False):
+            places.setdefault(parameter, []).append((module, key))  # tied parameters have several owners
+    empty = dict(model.named_parameters())
+    for name, whole in values:
+        check_stored(name, whole)
+        parameter = empty.pop(name)
+        filled = nn.Parameter(torch.empty_like(parameter, device=device), requires_grad=parameter.requires_grad)
+        with torch.no_grad():
+            local_tensors([filled])[0].copy_(own_part(whole, parameter))
+        for module, key in places[parameter]:
+            setattr(module, key, filled)
+        del whole
+        give_back_freed()  # otherwise the heap keeps holes of the size of whole matrices
+
+
+def own_part(whole: Tensor, sharded: Any) -> Tensor:
+    """Return the part of a whole tensor, a view of it, that this process holds of the DTensor `sharded`.
+
+    FSDP2 divides what tensor parallelism has left of a parameter, so the last dimension of the mesh comes first.
+    """
+    mesh = sharded.device_mesh
+    for place in reversed(range(mesh.ndim)):
+        dimension = getattr(sharded.placements[place], "dim", None)
+        if dimension is not None:  # otherwise the processes of this dimension have the same
+            length = whole.shape[dimension]
+            step = -(-length // mesh.size(place))
+            begin = min(mesh.get_local_rank(place) * step, length)
+            whole = whole.narrow(dimension, begin, min(step, length - begin))
+    return whole

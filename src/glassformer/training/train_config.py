@@ -107,9 +107,10 @@ class TrainConfig(Checked):
     eval_every: Count = 500
     """Updates between two validations; each one also saves."""
     save_every: Count = 500
-    """Updates between two checkpoints."""
+    """Updates between two checkpoints, the most that a run loses if it is killed."""
     async_save: Literal["auto", "on", "off"] = "auto"
-    """Write checkpoints while the training continues, from a copy in the memory of the CPU; auto does so on a GPU."""
+    """Write checkpoints while the training continues, from a copy in the memory of the CPU, and twice as many; auto
+    does so on a GPU."""
     keep_last: Count = 3
     """Number of newest checkpoints that are kept in addition to the best one."""
     average_last: Whole = 0

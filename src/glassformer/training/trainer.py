@@ -35,7 +35,7 @@ from glassformer.data.batching.update_batches import UpdateBatches
 from glassformer.progress import Step
 from glassformer.runtime.devices import choose_device
 from glassformer.training.adversarial import shifted_embeddings, token_tables
-from glassformer.training.background_save import BackgroundSave
+from glassformer.training.background_save import BackgroundSave, is_save_due, saves_in_background
 from glassformer.training.checkpoint_choice import best_evaluation, choose_parameters, discard_old
 from glassformer.training.gradient_setup import GradientSetup
 from glassformer.training.gradients import Batch, TrainBatch, mix_seed
@@ -172,7 +172,7 @@ class Trainer(Generic[Batch]):
                     if self._is_evaluation_due():
                         self.validate()
                         self._start_save()
-                    elif self.state.position % self.config.save_every == 0 and self.state.position:
+                    elif is_save_due(self.config, self.device, self.state.position):
                         self._start_save()
                     self.plan = self.correct(self.state) or self.plan
                     if self._is_over():
@@ -191,7 +191,7 @@ class Trainer(Generic[Batch]):
         began = time.perf_counter()
         self._saving.wait()
         is_new = not checkpoint_path(self.folder, self.state.position).exists()
-        is_late = self.config.async_save == "on" or (self.config.async_save == "auto" and self.device.type != "cpu")
+        is_late = saves_in_background(self.config, self.device)
         try:
             path, write = prepare_checkpoint(
                 self.folder, self.state, self.model, self.optimizer, self.parallel.writers, copied=is_late
@@ -315,8 +315,8 @@ class Trainer(Generic[Batch]):
     def _is_state_needed(self) -> bool:
         """Whether the numbers of the started update must be read before the next one: something else may be due."""
         expected = replace(self.state, position=self.state.position + 1, update=self.state.update + 1)
-        every = (self.config.eval_every, self.config.save_every)
-        is_pause = any(expected.position % interval == 0 for interval in every) or expected.update >= self._plan.end
+        is_pause = expected.position % self.config.eval_every == 0 or expected.update >= self._plan.end
+        is_pause = is_pause or is_save_due(self.config, self.device, expected.position)
         return is_pause or self.wants_validation(expected) or self.is_correction_due(expected)
 
     def _add_gradient(self, batch: Batch, tokens: float, position: int, index: int) -> "Tensor | float":

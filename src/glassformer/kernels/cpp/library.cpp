@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 #include <torch/custom_class.h>
 #include <torch/library.h>
@@ -43,6 +44,7 @@ std::string say(const Parts&... parts) {
 #include "groupwise_operations.h"
 #include "row_operations.h"
 #include "program.h"
+#include "beams.h"
 
 // Return whether this process may use AMX tiles. Linux must be asked for them.
 bool has_tiles() {
@@ -349,6 +351,10 @@ TORCH_LIBRARY(glassformer_cpu, library) {
   library.def("write_token(Tensor k, Tensor v, Tensor(a!) keys, Tensor(b!) values, Tensor place) -> ()");
   library.def("best(Tensor scores) -> (Tensor, Tensor)");
   library.def("best_few(Tensor scores, Tensor bias, int count) -> (Tensor, Tensor)");
+  library.def(
+      "extend_beams(Tensor logs, Tensor tokens, Tensor alive, Tensor by_rank, Tensor(a!) texts, Tensor(b!) found, "
+      "Tensor found_scores, Tensor is_decided, Tensor is_last, int length, int end, float divisor) "
+      "-> (Tensor, Tensor, Tensor, Tensor, Tensor)");
   library.def("sample(Tensor logits, float[] settings, float[] numbers) -> Tensor");
   library.def("sampling_weights(Tensor logits, float[] settings) -> Tensor");
   library.def("move(Tensor(a!) keys, Tensor(b!) values, Tensor rows, Tensor place, int width) -> ()");
@@ -377,6 +383,7 @@ TORCH_LIBRARY_IMPL(glassformer_cpu, CPU, library) {
   library.impl("write_token", rows::write_token);
   library.impl("best", best);
   library.impl("best_few", best_few);
+  library.impl("extend_beams", extend_beams);
   library.impl("sample", sample);
   library.impl("sampling_weights", sampling_weights);
   library.impl("move", move);
