@@ -4,6 +4,7 @@ import json
 import random
 import shutil
 from collections import Counter
+from itertools import islice
 
 import pytest
 import torch
@@ -26,7 +27,9 @@ from checkpoint.hf_comparison import (
 )
 from glassformer.checkpoint import load_model
 from glassformer.checkpoint.hf import FAMILIES
+from glassformer.decoding import GenerationConfig, generate
 from glassformer.pipelines.conversion import convert
+from recording import assert_same, written_by_hf
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -169,3 +172,54 @@ def test_an_absent_config_key_has_hfs_default(family, tmp_path, count):
         theirs, problems = open_theirs(tmp_path / "model", drawn.class_name)
         assert not any(problems.values()), (key, problems)
         assert same_numbers(ours, theirs, seed), (key, drawn)
+
+
+EXPERTS = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe")
+WRITERS = [
+    pytest.param(name, marks=[] if name in EXPERTS else [pytest.mark.full])  # test_hf.py has texts of other families
+    for name, family in FAMILIES.items()
+    if family.kind != "encoder"
+]
+WRITING_HEADS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration", "MTModel")
+
+
+@pytest.mark.parametrize("family", WRITERS)
+def test_a_random_hf_model_writes_the_same_greedy_text(family, tmp_path, count):
+    seeds = (seed for seed in range(10_000) if random_hf.draw(family, seed).refusal is None)
+    drawn_by_seed = ((seed, random_hf.draw(family, seed)) for seed in seeds)
+    with_head = ((seed, drawn) for seed, drawn in drawn_by_seed if drawn.class_name.endswith(WRITING_HEADS))
+    # HF cannot compute scores of texts whose vocabulary is not that of the sources, as Marian's may be.
+    with_head = ((seed, drawn) for seed, drawn in with_head if getattr(drawn.config, "decoder_vocab_size", 0) != 47)
+    n_texts = 0
+    for seed, drawn in islice(with_head, count(3, 100)):
+        if family == "m2m_100":
+            drawn.config.decoder_start_token_id = 2  # HF's M2M100 gives padding no position, wherever it is
+        theirs = save(drawn, tmp_path / f"{seed}", seed)
+        ours = load_model(tmp_path / f"{seed}")
+        begin = None if FAMILIES[family].kind == "decoder" else theirs.config.decoder_start_token_id
+        pad = theirs.config.pad_token_id
+        never = () if pad == 0 else (pad,)
+        torch.manual_seed(seed)
+        tokens = torch.randint(4, min(ours.config.source_vocab, ours.config.vocab_size), (2, 3))
+        with torch.no_grad():
+            found = theirs.generate(
+                input_ids=tokens,
+                attention_mask=torch.ones_like(tokens),
+                max_new_tokens=5,
+                do_sample=False,
+                num_beams=1,
+                eos_token_id=0,
+                pad_token_id=pad,
+                suppress_tokens=[*never] or None,
+                return_dict_in_generate=True,
+                output_scores=True,
+                output_logits=True,
+                use_cache=family not in ("t5", "mt5", "umt5"),  # HF's T5 cache may have too few layers
+            )
+        expected = written_by_hf(theirs, found, start=3 if begin is None else 1, end=0)
+        config = GenerationConfig(max_new_tokens=5, suppress_tokens=never)
+        texts = generate(ours, tokens.tolist(), config, begin=begin, end=0, with_log_probs=True)
+        assert_same([[text] for text in expected], texts, tolerance=1e-4)
+        n_texts += len(texts)
+        shutil.rmtree(tmp_path / f"{seed}")
+    print(family, n_texts, "texts")

@@ -2,8 +2,6 @@
 
 import json
 
-import pytest
-
 from glassformer.cli.evaluate import eval_options, evaluate
 from glassformer.pipelines.classifier import Classifier
 from glassformer.pipelines.code_model import CodeModel
@@ -17,20 +15,22 @@ from glassformer.tasks.translation import PairData
 from pipelines.tiny_pipelines import encoder, make, tokenizer
 
 
-def test_a_model_in_another_librarys_format_is_refused_with_what_to_do(tmp_path):
+def test_a_translator_in_another_librarys_format_is_scored(tmp_path, capsys):
     make(Translator).save(tmp_path / "ours", "card")
     convert(tmp_path / "ours", tmp_path / "hf", "hf")
     for name in ("test.en", "test.de"):
         (tmp_path / name).write_text("one\n", encoding="utf-8")
     arguments = [str(tmp_path / "hf"), "--source", str(tmp_path / "test.en"), "--target", str(tmp_path / "test.de")]
-    with pytest.raises(ValueError, match=r"names no task.*glassformer run .*hf --input FILE --output NEW_FILE"):
-        evaluate(arguments)
+    evaluate([*arguments, "--beam", "2", "--json", "--quiet"])
+    found = json.loads(capsys.readouterr().out)
+    assert {*found} == {"greedy", "beam 2", "scored_on"}
+    evaluate([str(tmp_path / "ours"), *arguments[1:], "--beam", "2", "--json", "--quiet"])
+    assert json.loads(capsys.readouterr().out)["greedy"].keys() == found["greedy"].keys()
     convert(tmp_path / "hf", tmp_path / "copy", "safetensors")
-    with pytest.raises(ValueError, match="names no task"):
-        evaluate([str(tmp_path / "copy"), *arguments[1:]])
     (tmp_path / "hf" / "manifest.json").unlink()  # as other programs write such a folder
-    with pytest.raises(ValueError, match="names no task"):
-        evaluate(arguments)
+    for name in ("copy", "hf"):
+        evaluate([str(tmp_path / name), *arguments[1:], "--beam", "2", "--json", "--quiet"])
+        assert json.loads(capsys.readouterr().out) == found
 
 
 def test_progress_is_shown_while_texts_are_written_and_can_be_turned_off(tmp_path, capsys, monkeypatch):

@@ -1,14 +1,20 @@
-"""`glassformer eval` for decoders of other libraries."""
+"""`glassformer eval` for models of other libraries."""
 
 import json
 import random
 
 import pytest
 
-from checkpoint import hf_models
+from checkpoint import hf_models, random_hf
+from checkpoint.hf_comparison import first_seed
 from glassformer.cli.evaluate import evaluate
 from glassformer.cli.flag_parser import UsageError
+from glassformer.metrics import score_translations
+from glassformer.pipelines.load import load
 from pipelines.hf_folders import save_tokenizer
+from pipelines.test_pretrained_tagger import TAGS, save_tagger
+from tasks.pretrained_models import save_seq2seq
+from text.language_tokenizers import save_language_model
 
 
 @pytest.fixture
@@ -46,6 +52,64 @@ def test_mistakes_are_explained(folder):
         evaluate([str(folder / "gpt2"), "--choices", str(folder / "questions.jsonl"), "--stride", "3"])
     with pytest.raises(FileNotFoundError, match=r"nothing\.txt: no such file"):
         evaluate([str(folder / "gpt2"), "--data", str(folder / "nothing.txt")])
+
+
+def write_pairs(folder):
+    for name, text in (("test.en", "one two"), ("test.de", "eins zwei")):
+        (folder / name).write_text(f"{text}\n" * 3, encoding="utf-8")
+    return ["--source", str(folder / "test.en"), "--target", str(folder / "test.de"), "--json", "--quiet"]
+
+
+def test_a_translator_of_many_languages_is_scored_for_two(tmp_path, capsys):
+    save_language_model(tmp_path / "nllb", "nllb", 1)
+    files = write_pairs(tmp_path)
+    with pytest.raises(ValueError, match=r"source language 'en': the model has no such .* 3 codes: eng_Latn"):
+        evaluate([str(tmp_path / "nllb"), *files])
+    chosen = ["--source-language", "eng_Latn", "--target-language", "deu_Latn", "--beam", "2"]
+    evaluate([str(tmp_path / "nllb"), *files, *chosen])
+    found = json.loads(capsys.readouterr().out)
+    assert found["scored_on"].startswith("3 pairs from ")
+    texts = load(tmp_path / "nllb").with_languages("eng", "deu").run(["one two"] * 3, beam=2)
+    assert found["beam 2"]["chrf"] == score_translations(texts, ["eins zwei"] * 3).values["chrf"]
+    (tmp_path / "a.tsv").write_text("source\ttarget\none\tone\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="--task summarization: the model has language codes"):
+        evaluate([str(tmp_path / "nllb"), "--task", "summarization", "--data", str(tmp_path / "a.tsv")])
+
+
+def test_an_encoder_decoder_summarizes_and_answers(tmp_path, capsys):
+    save_seq2seq(tmp_path / "t5", "T5")
+    (tmp_path / "t5" / "generation_config.json").write_text('{"max_length": 5, "num_beams": 1}', encoding="utf-8")
+    (tmp_path / "a.tsv").write_text("source\ttarget\none two three\tone\n", encoding="utf-8")
+    evaluate([str(tmp_path / "t5"), "--task", "summarization", "--data", str(tmp_path / "a.tsv"), "--json", "--quiet"])
+    assert "rouge1" in json.loads(capsys.readouterr().out)
+    (tmp_path / "b.tsv").write_text("question\tcontext\tanswer\nwhat?\tone two\tone\n", encoding="utf-8")
+    evaluate([str(tmp_path / "t5"), "--task=answering", "--data", str(tmp_path / "b.tsv"), "--json", "--quiet"])
+    assert "exact_match" in json.loads(capsys.readouterr().out)
+    for wrong, message in ((["--task", "tagging"], "--task tagging: expected one of"), (["--task"], "needs a value")):
+        with pytest.raises(UsageError, match=message):
+            evaluate([str(tmp_path / "t5"), *wrong])
+
+
+def test_an_encoder_is_scored_by_the_task_of_its_head(tmp_path, capsys):
+    save_tagger("bert", tmp_path / "tagger", 1, id2label=dict(enumerate(TAGS)))
+    (tmp_path / "a.conll").write_text("ab B-PER\ncd O\n\nfed B-LOC\n", encoding="utf-8")
+    evaluate([str(tmp_path / "tagger"), "--data", str(tmp_path / "a.conll"), "--json", "--quiet"])
+    found = json.loads(capsys.readouterr().out)
+    assert {"f1", "precision", "recall"} <= {*found}
+    assert found["scored_on"] == f"2 sentences from {tmp_path / 'a.conll'}"
+    drawn = random_hf.draw("bert", first_seed("bert"))
+    drawn.config.num_labels = 2
+    (tmp_path / "a.tsv").write_text("text\tlabel\nab cd\tLABEL_0\n", encoding="utf-8")
+    for head in ("ForSequenceClassification", "Model"):
+        drawn.class_name = f"Bert{head}"
+        random_hf.build(drawn, 0).save_pretrained(tmp_path / head)
+        for file in (tmp_path / "tagger").glob("*token*"):
+            (tmp_path / head / file.name).write_bytes(file.read_bytes())
+    files = ["--data", str(tmp_path / "a.tsv"), "--json", "--quiet"]
+    evaluate([str(tmp_path / "ForSequenceClassification"), *files])
+    assert "accuracy" in json.loads(capsys.readouterr().out)
+    with pytest.raises(ValueError, match="is an encoder without classes"):
+        evaluate([str(tmp_path / "Model"), *files])
 
 
 def test_the_help_is_about_decoders(folder, capsys):

@@ -27,6 +27,7 @@ from glassformer.pipelines.encoder_pipeline import Reader
 from glassformer.pipelines.extractor import Extractor
 from glassformer.pipelines.generator import Generator
 from glassformer.pipelines.language_model import LanguageModel
+from glassformer.pipelines.load import load
 from glassformer.pipelines.mask_filler import MaskFiller
 from glassformer.pipelines.pipeline import LineAnswer
 from glassformer.pipelines.tagger import Tagger
@@ -35,6 +36,7 @@ from glassformer.tasks.configs.small_models import small_decoder, small_encoder,
 from glassformer.text import Tokenizer, TokenizerConfig
 from pipelines.tiny_pipelines import LABELS, MAKERS, TEMPLATE, make
 from tasks.pretrained_models import save_decoder
+from text.language_tokenizers import save_language_model
 
 TEXTS = ["what colour is it? it is red."]
 SIZES = {"d_model": 16, "d_ff": 16, "n_heads": 2}
@@ -395,3 +397,19 @@ def test_a_model_of_the_download_cache_is_run_by_its_name(tmp_path, monkeypatch,
     assert capsys.readouterr().out
     with pytest.raises(FileNotFoundError, match="hf download someone/other"):
         call_function(run_command, ["someone/other", "--prompt", "one"], "run")
+
+
+def test_languages_of_a_pretrained_translator_are_options(run, tmp_path):
+    _, _, source, target = save_language_model(tmp_path, "nllb", 1)
+    tool = load(tmp_path)
+    code, out, err = run(tool, stdin="one\ntwo\n")
+    assert (code, out) == (1, [])
+    assert "the model writes 3 languages" in err
+    code, out, _ = run(tool, "--source-language", "eng", "--target-language", target, stdin="one\ntwo\n")
+    assert (code, out) == (0, tool.with_languages(source, target).run(["one", "two"]))
+    code, _, err = run(tool, "--target-language", "german", stdin="one\n")
+    assert code == 1
+    assert "target language 'german': the model has no such language; expected one of deu_Latn, eng_Latn" in err
+    code, _, err = run(make(Translator), "--target-language", "de", stdin="one\n")
+    assert code == 2
+    assert "--target-language has no effect: m is a translator, which takes" in err

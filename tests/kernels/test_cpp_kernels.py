@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from glassformer.decoding import GenerationConfig, generate, record_steps
+from glassformer.decoding.beam import BeamSearch
+from glassformer.decoding.recorded_beam import STATE
 from glassformer.kernels.cpp_library import KernelBuildError
 from glassformer.kernels.kernel_registry import cpp_kernels
 from glassformer.kernels.kernel_set import KernelSet, find_key_end
@@ -214,8 +216,12 @@ def test_a_token_is_written_like_torch_does():
     assert all(map(torch.equal, found, right))
     assert found[0][:, :, 3].abs().sum() > 0
     halves = [store.half() for store in found]
-    cpp_kernels().write_token(k, v, *halves, torch.tensor([0]))  # another dtype: by plain torch
+    cpp_kernels().write_token(k, v, *halves, torch.tensor([0]))
+    assert torch.equal(halves[0][:, :, 0], k[:, :, 0].half())
     assert torch.equal(halves[1][:, :, 0], v[:, :, 0].half())
+    narrow = [torch.zeros(3, 2, 5, 12, dtype=torch.float16) for _ in range(2)]  # no whole registers: by plain torch
+    cpp_kernels().write_token(k[..., :12], v[..., :12], *narrow, torch.tensor([1]))
+    assert torch.equal(narrow[1][:, :, 1], v[:, :, 0, :12].half())
     with pytest.raises(RuntimeError, match="place 5 in a cache of 5"):
         cpp_kernels().write_token(k, v, *found, torch.tensor([5]))
 
@@ -298,3 +304,55 @@ def test_a_compiled_function_can_use_the_kernels():
     with torch.inference_mode():
         q = torch.zeros(1, 2, 1, 16)
         assert torch.compile(choose, backend="eager", fullgraph=True)(q).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    sentences=st.integers(1, 4),
+    width=st.integers(1, 5),
+    vocabulary=st.integers(2, 12),
+    steps=st.integers(1, 6),
+    penalty=st.sampled_from([0.0, 0.7, 1.0, 2.0]),
+    early=st.sampled_from([True, False, "never"]),
+    seed=st.integers(0, 2**32),
+)
+def test_beams_are_extended_as_by_plain_torch(sentences, width, vocabulary, steps, penalty, early, seed):
+    """All tensors of the state stay equal, also with equal totals, impossible tokens and limits of different length."""
+    torch.manual_seed(seed)
+    config = GenerationConfig(num_beams=width, length_penalty=penalty, early_stopping=early)
+    limits = torch.randint(1, steps + 1, (sentences,))
+    plain, fast = (
+        BeamSearch(None, torch.zeros(sentences, 1), None, config, 0, limits, capacity=steps, kernels=kernels)
+        for kernels in (KernelSet(), cpp_kernels())
+    )
+    for _ in range(steps):
+        logits = torch.randint(-3, 3, (sentences * width, vocabulary)).float()  # few values: many ties
+        logits[torch.rand_like(logits) < 0.2] = -torch.inf
+        logits[:, 1] = 0.0
+        logs, tokens = KernelSet().best_tokens(logits, torch.zeros(vocabulary), min(2 * width, vocabulary))
+        assert torch.equal(plain._extend_by(logs, tokens), fast._extend_by(logs, tokens))
+        for name in (*STATE, "by_rank"):
+            assert torch.equal(getattr(plain, name), getattr(fast, name)), name
+    assert plain.results(sentences) == fast.results(sentences)
+
+
+def test_a_nan_is_found_while_beams_are_extended():
+    search = BeamSearch(
+        None,
+        torch.zeros(2, 1),
+        None,
+        GenerationConfig(num_beams=2),
+        0,
+        torch.tensor([4, 4]),
+        capacity=4,
+        kernels=cpp_kernels(),
+    )
+    logs, tokens = torch.randn(4, 4), torch.arange(4).repeat(4, 1)
+    search._extend_by(logs, tokens)
+    assert not search.has_nan
+    logs[3, 2] = torch.nan
+    search._extend_by(logs, tokens)
+    assert search.has_nan
+    search.length.fill_(4)
+    with pytest.raises(RuntimeError, match="4 tokens in buffers of 4"):
+        search._extend_by(logs, tokens)

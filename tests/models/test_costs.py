@@ -12,9 +12,12 @@ from glassformer.models.costs import (
     count_active_parameters,
     count_parameters,
     forward_flops,
+    shapes_by_name,
     training_flops,
     weight_bytes_by_format,
 )
+from glassformer.models.factory import build_on_meta
+from glassformer.nn.layers import Layer
 from glassformer.runtime.prepare_model import weight_bytes
 
 TINY = [name for name in PRESETS if name.startswith("tiny-")]
@@ -154,11 +157,25 @@ def test_a_length_of_a_missing_stack_is_refused(name, sizes, message):
 @pytest.mark.parametrize("name", [name for name in PRESETS if name.startswith("tiny-")])
 def test_the_memory_in_each_format_is_that_of_the_prepared_model(name):
     config = preset(name)
-    found = weight_bytes_by_format(config)
+    found, model = weight_bytes_by_format(config), build_on_meta(config)
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
-        assert found[str(dtype).removeprefix("torch.")] == weight_bytes(config, dtype)
-    for quantize in ("int8", "int4"):
-        assert found[quantize] == weight_bytes(config, torch.float32, quantize)
+        expected = model.n_parameters() * dtype.itemsize
+        assert found[str(dtype).removeprefix("torch.")] == weight_bytes(config, dtype) == expected
+    inner = {part for layer in model.modules() if isinstance(layer, Layer) for part in layer.modules()}
+    linear = [module for module in model.modules() if type(module) is torch.nn.Linear]
+    tables = {module.weight for module in model.modules() if isinstance(module, torch.nn.Embedding)}
+    n_replaced = sum(module.weight.numel() for module in linear if module.weight not in tables)
+    n_float_bytes = 4 * (model.n_parameters() - n_replaced)
+    for quantize, bits in (("int8", (8, 8)), ("int4", (5, 8.5))):
+        size = sum(module.weight.numel() * bits[module not in inner] for module in linear) / 8
+        assert found[quantize] == weight_bytes(config, torch.float32, quantize) == int(size) + n_float_bytes
+
+
+def test_shapes_are_those_of_the_built_model():
+    for seed in range(5):
+        config = random_config(seed)
+        shapes = {name: tuple(parameter.shape) for name, parameter in build_on_meta(config).named_parameters()}
+        assert shapes_by_name(config) == shapes
 
 
 def test_active_parameters_are_those_of_the_chosen_experts():

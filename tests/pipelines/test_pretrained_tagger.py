@@ -12,10 +12,12 @@ from tokenizers import models, pre_tokenizers, processors
 
 from checkpoint import random_hf
 from checkpoint.hf_comparison import near
+from glassformer.data.readers.tagged_sentences import TaggedSentence
 from glassformer.pipelines.conversion import convert
 from glassformer.pipelines.load import load
 from glassformer.pipelines.pretrained_tagger import PretrainedTagger
 from glassformer.pipelines.tagger import Tagger
+from glassformer.text.tags import Entity, entities_of
 from pipelines.tiny_pipelines import make
 
 FAMILIES = ["bert", "distilbert", "roberta", "xlm-roberta", "camembert", "electra", "albert", "deberta-v2", "deberta"]
@@ -138,10 +140,33 @@ def test_lines_have_entities_in_brackets(tmp_path):
     assert answer["entities"][0] == {"text": "ab cd.", "label": "PER", "start": 0, "end": 6} | {
         "probability": answer["entities"][0]["probability"]
     }
-    with pytest.raises(ValueError, match="a pretrained tagger cannot be scored: expected a model that `train tagging"):
-        ours.score([])
     with pytest.raises(ValueError, match="4 tags for a model of 5 classes"):
         PretrainedTagger(ours.model, ours.reader, tags=TAGS[:4])
+
+
+@pytest.mark.parametrize("make_tokenizer", TOKENIZERS)
+def test_words_are_scored_by_the_tags_of_their_first_tokens(make_tokenizer, tmp_path):
+    theirs = save_tagger("bert", tmp_path, 3, id2label=dict(enumerate(TAGS)), make_tokenizer=make_tokenizer)
+    ours, examples = load(tmp_path), []
+    for seed in range(12):
+        words = " ".join(texts(seed, 2)).split() or ["ab"]
+        encoded = theirs.tokenizer(" ".join(words), return_tensors="pt", return_offsets_mapping=True)
+        places = encoded.pop("offset_mapping")[0].tolist()
+        with torch.no_grad():
+            best = theirs.model(**encoded).logits[0].argmax(-1).tolist()
+        tags, begin = [], 0
+        for word in words:
+            first = next(i for i, span in enumerate(places) if span[1] > begin and span[0] < begin + len(word))
+            tags.append(TAGS[best[first]])
+            begin += len(word) + 1
+        examples.append(TaggedSentence(tuple(words), tuple(entities_of(tags, "iob1"))))
+    assert sum(len(example.entities) for example in examples) > 5
+    assert ours.score(examples).values["f1"] == 100
+    halved = [example._replace(entities=example.entities[::2]) for example in examples]
+    assert ours.score(halved).values["f1"] < 90
+    wrong = examples[0]._replace(entities=(Entity(0, 1, "CITY"),))
+    with pytest.raises(ValueError, match="CITY"):
+        ours.score([wrong])
 
 
 def test_convert_writes_the_head_and_the_names_of_its_classes(tmp_path):

@@ -1,6 +1,7 @@
 """An encoder-decoder of another library writes what HF Transformers writes."""
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from glassformer.pipelines.load import load
 from glassformer.pipelines.text_to_text import TextToText
 from pipelines.hf_folders import save_tokenizer
 from pipelines.tiny_pipelines import make
+from text.language_tokenizers import KINDS, save_language_model
 
 
 @pytest.mark.parametrize("family", hf_models.PAIRS)
@@ -38,3 +40,38 @@ def test_a_long_source_keeps_its_last_token():
     (ids,) = tool.read_sources(["the old cat " * 60])
     assert len(ids) == tool.model.config.max_len
     assert ids[-1] == tool.source_tokenizer.encode("the old cat " * 60)[-1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_translator_of_many_languages_writes_what_hf_writes(kind, tmp_path, count):
+    for seed in range(count(1, 30)):
+        theirs, words, source, target = save_language_model(tmp_path / str(seed), kind, seed)
+        pipeline = load(tmp_path / str(seed))
+        with pytest.raises(ValueError, match=r"the model writes \d+ languages.* --target-language"):
+            pipeline.run("one")
+        codes = [*pipeline.languages.codes]
+        for read, written in ((source, target), (target, codes[0]), (codes[2], source)):
+            words.src_lang = read
+            code = words.convert_tokens_to_ids(written)
+            start = {"decoder_start_token_id": code} if kind == "mbart" else {"forced_bos_token_id": code}
+            ours = pipeline.with_languages(read, written)
+            for text in ("one two", "zwei one drei"):
+                given = words(text, return_tensors="pt")
+                assert ours.read_sources([text]) == given["input_ids"].tolist()
+                for beams in (1, 3):
+                    found = theirs.generate(**given, **start, num_beams=beams, bad_words_ids=[[1]])[0, 1:].tolist()
+                    found = found[: found.index(2)] if 2 in found else found
+                    (one,) = ours.candidates([text], replace(ours.generation, num_beams=beams))[0]
+                    expected = words.decode(found, skip_special_tokens=True)
+                    assert one.text == expected, (seed, read, written, beams)
+        assert pipeline.with_languages() is pipeline
+
+
+def test_languages_are_checked_by_the_codes_of_the_model(tmp_path):
+    save_language_model(tmp_path / "a", "nllb", forced_bos_token_id=5)
+    pipeline = load(tmp_path / "a")
+    with pytest.raises(ValueError, match=r"target language 'de': the model has no such .* 3 codes: deu_Latn"):
+        pipeline.with_languages("eng", "de")
+    with pytest.raises(ValueError, match="source language 'en', target language '': expected none, because"):
+        make(TextToText).with_languages("en")
+    assert make(TextToText).with_languages().check_languages() is None

@@ -25,6 +25,7 @@ from glassformer.pipelines.translator import Translator
 from glassformer.text import Tokenizer, TokenizerConfig
 from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
 from pipelines.tiny_pipelines import ROLES, make
+from text.language_tokenizers import save_language_model
 
 TEMPLATE = (
     "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
@@ -55,6 +56,9 @@ def write_models(folder: Path) -> dict[str, Path]:
     texts = {"tokenizer.json": own.to_json(), "tokenizer_config.json": json.dumps(ROLES)}
     save_hf_folder(folder / "embedder", bert, texts=texts)
     paths = {"chat": folder / "chat.gguf", "embedder": folder / "embedder"}
+    for name in ("mbart", "nllb"):
+        save_language_model(folder / name, name)
+        paths[name] = folder / name
     for name, kind in TRAINED.items():
         make(kind).save(folder / name, "A tiny random model.")
         paths[name] = folder / name

@@ -89,3 +89,29 @@ def test_what_has_no_effect_or_is_wrong_is_refused(server, name, body, field):
 
 def test_an_unknown_model_is_not_found(server):
     assert server.ask("/v1/tasks/nobody", {"input": "a"})[0] == 404
+
+
+@pytest.mark.parametrize("kind", ["mbart", "nllb"])
+def test_languages_are_chosen_for_each_request(server, model_paths, kind):
+    model = load(model_paths[kind])
+    codes = sorted(model.languages.codes)
+    for source, target in ((codes[0], codes[1]), (codes[2], codes[0])):
+        asked = {"source_language": source, "target_language": target, "beam": 1}
+        found = run(server, kind, input=["one two", "vier"], **asked)["results"]
+        expected = model.with_languages(source, target).run(["one two", "vier"], beam=1)
+        assert [one["output"] for one in found] == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "field"),
+    [
+        ("nllb", {}, "target_language"),
+        ("nllb", {"source_language": "x", "target_language": "deu"}, "source_language"),
+        ("nllb", {"target_language": "deu", "alignment": True}, "alignment"),
+        ("translator", {"target_language": "de"}, "target_language"),
+    ],
+)
+def test_wrong_languages_are_refused(server, name, body, field):
+    status, _, found = server.ask(f"/v1/tasks/{name}", {"input": "one", **body})
+    assert status == 400, found
+    assert found["error"]["param"] == field

@@ -304,7 +304,7 @@ def test_languages_of_a_multilingual_translator_have_their_codes(kind, tmp_path)
         text = "".join(f"{pair[side]} {number % 7 * 'one '}\n" for number, pair in enumerate(pairs))
         (tmp_path / name).write_text(text, encoding="utf-8")
     options = {"source": tmp_path / "a.x", "target": tmp_path / "a.y", "updates": 1, "device": "cpu"}
-    with pytest.raises(ValueError, match="--source-language '': the model of --from has codes of languages"):
+    with pytest.raises(ValueError, match="--source-language '': the model has codes of languages"):
         glassformer.train("translation", start_from=tmp_path / "hf", out=tmp_path / "no", **options)
     options |= {"source_language": source, "target_language": target}
     glassformer.train("translation", start_from=tmp_path / "hf", out=tmp_path / "m", **options)

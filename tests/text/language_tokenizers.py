@@ -1,5 +1,6 @@
 """Small tokenizers of HF Transformers with language codes."""
 
+import torch
 import transformers
 
 KINDS = ["mbart", "mbart50", "nllb"]
@@ -28,3 +29,21 @@ def save_language_tokenizer(folder, kind):
     folder.mkdir(parents=True, exist_ok=True)
     made.save_pretrained(folder)
     return made, source, target
+
+
+def save_language_model(folder, kind, seed=0, **settings):
+    """Write a random translator of HF with such a tokenizer, and return both, with the two codes."""
+    words, source, target = save_language_tokenizer(folder, kind)
+    side = {"layers": 2, "attention_heads": 2, "ffn_dim": 20}
+    sides = {f"{name}_{key}": value for name in ("encoder", "decoder") for key, value in side.items()}
+    ids = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2}
+    sizes = {"d_model": 16, "max_position_embeddings": 40, "vocab_size": len(words), "forced_eos_token_id": None}
+    torch.manual_seed(seed)
+    config = getattr(transformers, "M2M100Config" if kind == "nllb" else "MBartConfig")(**sides, **ids, **sizes)
+    theirs = transformers.AutoModelForSeq2SeqLM.from_config(config).eval()
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            parameter.normal_(std=0.4)
+    theirs.generation_config.update(max_length=12, num_beams=1, **settings)
+    theirs.save_pretrained(folder)
+    return theirs, words, source, target

@@ -40,9 +40,15 @@ def test_a_language_is_named_by_its_code_or_by_its_first_part(tmp_path):
     save_language_tokenizer(tmp_path, "mbart50")
     layout = read_layout(PretrainedTokenizer.from_folder(tmp_path))
     assert [layout.find(name, "") for name in ("de", "de_DE", "de-AT", "en")] == ["de_DE", "de_DE", "de_DE", "en_XX"]
-    for wrong in ("", "tlh"):
-        with pytest.raises(ValueError, match=rf"--target-language '{wrong}': the model .* one of .*de_DE"):
+    for wrong in ("", "qqq"):
+        with pytest.raises(ValueError, match=rf"--target-language '{wrong}': the model .* one of af_ZA, .*de_DE"):
             layout.find(wrong, "--target-language")
+    with pytest.raises(ValueError, match=r"no such language; the nearest of its 52 codes: fr_XX$"):
+        layout.find("fra_Latn", "")
+    assert [layout.mark([9], "de_DE"), layout._replace(is_before=False).mark([9], "de_DE")] == [
+        [layout.codes["de_DE"], 9, 2],
+        [9, 2, layout.codes["de_DE"]],
+    ]
 
 
 def test_codes_between_underscores_are_those_of_m2m100():

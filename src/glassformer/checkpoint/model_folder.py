@@ -42,6 +42,7 @@ from glassformer.checkpoint.safe_files import (
 from glassformer.checkpoint.tensor_files import SafeTensors
 from glassformer.checkpoint.unread_weights import keep_unread, reading_later, take_unread
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel, ModelConfig
+from glassformer.models.costs import shapes_by_name
 from glassformer.models.factory import build_on_meta
 
 STORED = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
@@ -64,7 +65,7 @@ def save_model(
     files are unchanged. `owner` is stored in the manifest. Raises ValueError for a packed or quantized model, whose
     parameters are not those of its config.
     """
-    missing = sorted(_parameter_names(model.config) - own_parameters(model).keys())
+    missing = sorted(shapes_by_name(model.config).keys() - own_parameters(model).keys())
     if missing:
         raise ValueError(
             f"the model has no parameter {missing[0]}: it is packed or quantized for inference, and cannot be saved; "
@@ -97,7 +98,7 @@ def load_model(
         tensors = SafeTensors([weights])
     with naming_errors(folder):
         shapes = dict(zip(tensors.keys(), map(tensors.shape, tensors.keys()), strict=True))
-        check_sizes(config, list(shapes.values()), lambda: sorted(_parameter_names(config) - shapes.keys()))
+        check_sizes(config, list(shapes.values()), lambda: sorted(shapes_by_name(config).keys() - shapes.keys()))
         model = build_on_meta(config).eval()
         names = list(_check_match(model, shapes, str(weights)))
         fill_parameters(model, ((name, tensors[name]) for name in names), dtype, when_filled)
@@ -248,10 +249,6 @@ def _check_match(model: nn.Module, shapes: Mapping[str, tuple[int, ...]], where:
         if parameter.shape != shapes[name]:
             raise ValueError(f"{where}: {name} is {shapes[name]}: expected {tuple(parameter.shape)}")
     return own
-
-
-def _parameter_names(config: ModelConfig) -> set[str]:
-    return {name for name, _ in build_on_meta(config).named_parameters()}
 
 
 def _read_config(path: Path) -> ModelConfig:

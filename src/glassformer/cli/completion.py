@@ -108,7 +108,7 @@ def completion_words() -> dict[str, list[str]]:
             found[f"demo {task}"] = _flags(function_options(demo_function(task))[2])
         of_all_tasks |= eval_options(task, data_named(task)())
     of_all_tasks |= function_options(evaluate_pretrained)[2]
-    found["eval"] = _flags(of_all_tasks)  # which of them apply depends on the task of the model
+    found["eval"] = [*_flags(of_all_tasks), "--task"]  # which of them apply depends on the task of the model
     for action, tool in ACTIONS.items():
         found[f"tokenizer {action}"] = _flags(function_options(tool)[2])
     found["tokenizer"] = found["help tokenizer"] = list(ACTIONS)

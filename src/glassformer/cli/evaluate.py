@@ -4,12 +4,11 @@ import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from glassformer.base.dataclass_flags import Option, field_options
 from glassformer.base.names import path_suggestion
-from glassformer.cli.evaluate_pretrained import evaluate_pretrained
+from glassformer.cli.evaluate_pretrained import choose_task, evaluate_pretrained, for_task
 from glassformer.cli.flag_parser import (
     HELP,
     HELP_ALL,
@@ -33,7 +32,11 @@ usage: glassformer eval FOLDER --data PATH ... [OPTIONS]
        glassformer eval FOLDER --source PATH ... --target PATH ... [OPTIONS]
 
 Score a model that was trained here on your own data, by the metrics of its task. Columns are read as in training.
-A decoder of another library is scored by the perplexity of texts, and by multiple choice.
+A decoder of another library is scored by the perplexity of texts, and by multiple choice; an encoder by the task of its
+head; an encoder-decoder as a translator, unless --task names another task.
+
+Options of another library's encoder-decoder:
+  --task NAME             Task to score: translation, summarization or answering. (default: translation)
 
 glassformer eval FOLDER --help shows the options for the model in FOLDER."""
 
@@ -70,25 +73,24 @@ def evaluate(arguments: list[str]) -> None:
     from glassformer.tasks.task_registry import task_named
 
     folder, *rest = arguments
+    allow_pickle = "--allow-pickle" in rest
     path = find_model(folder)
     if not path.exists():
         raise ValueError(f"{folder} is no folder: expected a model that was trained here; {path_suggestion(path)}")
-    if is_external(path) or read_origin(path) is not None:
-        kind = summarize(path, allow_pickle="--allow-pickle" in rest).config.kind
-        if kind != "decoder":
-            raise ValueError(
-                f"{folder} is in another library's format and names no task: expected a folder that train wrote, or a "
-                f"decoder. glassformer run {folder} --input FILE --output NEW_FILE writes its answers"
-            )
-        call_function(evaluate_pretrained, [str(path), *rest], "eval")
-        return
-    SealedFolder(Path(folder))  # raises if the folder is not a model
-    about = read_about(Path(folder))
+    if not (path / TASK).is_file() and (is_external(path) or read_origin(path) is not None):
+        config = summarize(path, allow_pickle=allow_pickle).config
+        if config.kind == "decoder":
+            call_function(evaluate_pretrained, [str(path), *rest], "eval")
+            return
+        about, rest = choose_task(folder, config, rest)
+    else:
+        SealedFolder(path)  # raises if the folder is not a model
+        about = read_about(path)
     task = task_named(about["task"])
     try:
         usual = task.data_class()(**about.get("data", {}))
     except (TypeError, ValueError, AttributeError) as error:
-        raise ValueError(f"{Path(folder) / TASK} does not say how its data was read: {error}") from error
+        raise ValueError(f"{path / TASK} does not say how its data was read: {error}") from error
     options = eval_options(about["task"], usual)
     if {*HELP, HELP_ALL} & {*rest}:
         print(eval_help(folder, about["task"], usual, options))
@@ -102,7 +104,7 @@ def evaluate(arguments: list[str]) -> None:
     if own.needs_data and not data.is_given():
         raise UsageError(f"eval needs data: expected {_files(usual, options)} after {folder}")
     with reporting(quiet=asked.quiet), Step("loading torch"):
-        pipeline = asked.load(folder)
+        pipeline = for_task(asked.load(path, allow_pickle=allow_pickle), about["task"], data)
     with reporting_truncated(pipeline, truncate=asked.truncate), computing_for_long():
         with reporting(quiet=asked.quiet), naming_columns(data):
             results, scored_on = task.evaluate(pipeline, data, own)

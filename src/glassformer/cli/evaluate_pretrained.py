@@ -1,4 +1,7 @@
-"""`glassformer eval MODEL` for a model of another library: perplexity of texts, and multiple choice."""
+"""`glassformer eval MODEL` for a model of another library.
+
+A decoder is scored by the perplexity of texts and by multiple choice, other models by the scores of a task.
+"""
 
 import json as json_module
 from pathlib import Path
@@ -11,6 +14,69 @@ from glassformer.progress import Step, reporting
 
 if TYPE_CHECKING:
     from glassformer.metrics import Scores
+    from glassformer.models import ModelConfig
+
+ENCODER_TASKS = {"sequence_class": "classification", "token_class": "tagging", "span": "extraction"}
+"""The task of an encoder by its head."""
+WRITING_TASKS = ("translation", "summarization", "answering")
+"""Tasks of an encoder-decoder."""
+
+
+def choose_task(folder: str, config: "ModelConfig", arguments: list[str]) -> tuple[dict[str, Any], list[str]]:
+    """Return the task that a model of another library is scored for, and the arguments that are left.
+
+    The task is under "task", as in `task.json`. An encoder-decoder may have it in the arguments, as --task.
+    """
+    left = [one for one in arguments if one != "--allow-pickle"]
+    if config.kind == "encoder_decoder":
+        asked, left = _take_option(left, "--task")
+        task = WRITING_TASKS[0] if asked is None else asked
+        if task not in WRITING_TASKS:
+            raise UsageError(f"--task {task}: expected one of {', '.join(WRITING_TASKS)}")
+        return {"task": task}, left
+    if config.head not in ENCODER_TASKS or (config.head, config.n_labels) == ("sequence_class", 1):
+        raise ValueError(
+            f"{folder} is an encoder without classes (its head is {config.head!r}): expected a head for classes of "
+            f"texts or tokens, or for spans. glassformer run {folder} --input FILE --output NEW_FILE writes its answers"
+        )
+    return {"task": ENCODER_TASKS[config.head]}, left
+
+
+def for_task(pipeline: Any, task: str, data: Any) -> Any:
+    """Return the pipeline that answers the examples of a task: `pipeline` itself, unless it is a `TextToText`.
+
+    A pretrained translator of many languages gets those of the data.
+    """
+    from glassformer.pipelines.pipeline_registry import pipeline_named
+    from glassformer.pipelines.text_to_text import TextToText
+
+    if not isinstance(pipeline, TextToText):
+        return pipeline
+    if task == "translation":
+        if pipeline.languages is not None:
+            pipeline = pipeline.with_languages(*(side.code for side in data.languages()))
+            pipeline.check_languages()
+        return pipeline
+    if pipeline.languages is not None:
+        raise ValueError(f"--task {task}: the model has language codes: expected --task translation")
+    tokenizers = pipeline.source_tokenizer, pipeline.target_tokenizer
+    found = pipeline_named(task)(pipeline.model, *tokenizers, pipeline.generation)
+    found.begin, found.end = pipeline.begin, -1 if tokenizers[1].end is None else tokenizers[1].end
+    found.batch_tokens = pipeline.batch_tokens
+    return found
+
+
+def _take_option(arguments: list[str], flag: str) -> tuple[str | None, list[str]]:
+    """Return the value of an option, None if it is not given, and the other arguments."""
+    left = list(arguments)
+    for place, one in enumerate(arguments):
+        if one.startswith(f"{flag}="):
+            return left.pop(place).partition("=")[2], left
+        if one == flag:
+            if place + 1 == len(arguments):
+                raise UsageError(f"{flag} needs a value: expected one of {', '.join(WRITING_TASKS)}")
+            return arguments[place + 1], [*arguments[:place], *arguments[place + 2 :]]
+    return None, left
 
 
 def evaluate_pretrained(

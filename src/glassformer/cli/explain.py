@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from glassformer.cli.flag_parser import UsageError
-from glassformer.cli.run_options import ComputeOptions
+from glassformer.cli.run_options import ComputeOptions, LanguageOptions
 
 CHECK_TEXT = "The quick brown fox jumps over the lazy dog."
 """The text on which --check looks at a model, unless --text gives another."""
@@ -28,6 +28,7 @@ def explain(
     host: str = "127.0.0.1",
     port: int = 8000,
     quiet: bool = False,
+    languages: LanguageOptions = LanguageOptions(),  # noqa: B008
     compute: ComputeOptions = ComputeOptions(),  # noqa: B008
 ) -> None:
     """Show every step from token to prediction: attention, layers, next tokens, beams, attribution, health checks.
@@ -56,6 +57,8 @@ def explain(
     """
     if live:
         others: dict[str, object] = {"--out": out, "--json": json, "--check": check or None, "--target": target}
+        others |= {"--source-language": languages.source_language or None}
+        others |= {"--target-language": languages.target_language or None}
         first: dict[str, object] = {"text": text, "beam": beam, "off": ",".join(ablate)}
         if max_tokens != MAX_TOKENS:
             first["max_tokens"] = max_tokens
@@ -86,6 +89,10 @@ def explain(
         parts=("health",) if only_check else PARTS,
     )
     pipe = compute.load(found_path)
+    if languages != LanguageOptions():
+        if not hasattr(pipe, "with_languages"):
+            raise UsageError(f"--target-language and --source-language have no effect: {path} has no language codes")
+        pipe = pipe.with_languages(languages.source_language, languages.target_language)
     run = run_folder(found_path)
     with reporting(quiet=quiet):
         said = CHECK_TEXT if text is None else text

@@ -18,6 +18,7 @@ from glassformer.cli.run_options import (
     ComputeOptions,
     DecoderOptions,
     Given,
+    LanguageOptions,
     LineOptions,
     WritingOptions,
     check_ranges,
@@ -44,6 +45,7 @@ def run(
     answer: AnswerOptions = AnswerOptions(),  # noqa: B008
     writing: WritingOptions = WritingOptions(),  # noqa: B008
     decoder: DecoderOptions = DecoderOptions(),  # noqa: B008
+    languages: LanguageOptions = LanguageOptions(),  # noqa: B008
     compute: ComputeOptions = ComputeOptions(),  # noqa: B008
     embed: bool = False,
     allow_pickle: bool = False,
@@ -76,7 +78,7 @@ def run(
     )
     from glassformer.checkpoint.download_cache import find_model
 
-    given = given_options(answer, writing, decoder, embed=embed)
+    given = given_options(answer, writing, decoder, languages, embed=embed)
     check_ranges(given)
     _check_streams(input_and_output, decoder)
     if parallel and input_and_output.input is None and decoder.prompt is None:
@@ -89,6 +91,9 @@ def run(
     if is_follower():
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # the first process prints
     check_taken(path, _kind_of(model), given)
+    if hasattr(model, "with_languages"):
+        model = model.with_languages(languages.source_language, languages.target_language)
+        model.check_languages()  # once, before any line
     with reporting_truncated(model, truncate=writing.truncate), computing_for_long():
         _use(model, given, input_and_output, answer, decoder)
 
@@ -173,7 +178,8 @@ def _use(model: Any, given: Given, lines: LineOptions, answers: AnswerOptions, d
             )
             _show(_write(model, prompt, request))
         else:
-            print(answer([decoder.prompt])[0].replace("\n", "\\n"))
+            (found,) = model.answer_texts([decoder.prompt], request)
+            print(as_line(found, answers).replace("\n", "\\n"))
     elif decoder.chat and lines.input is None and sys.stdin.isatty() and is_plain:
         _converse(model, request, quiet=lines.quiet)
     else:

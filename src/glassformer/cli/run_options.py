@@ -161,12 +161,23 @@ class DecoderOptions:
     """Stop generating where one of these texts appears."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class LanguageOptions:
+    """For pretrained translators of many languages: mBART, M2M100, NLLB."""
+
+    source_language: str = ""
+    """Language code of the lines, such as eng_Latn, or its first part if that is unique. (default: the tokenizer's)"""
+    target_language: str = ""
+    """Language code of the translations, likewise. (default: the one that the model's files choose, if they do)"""
+
+
 WRITING = tuple(field.name for field in fields(WritingOptions))
 DECODING = tuple(field.name for field in fields(DecoderOptions))
-OPTION_GROUPS = {"writing": WRITING, "decoding": DECODING}
+LANGUAGES = tuple(field.name for field in fields(LanguageOptions))
+OPTION_GROUPS = {"writing": WRITING, "decoding": DECODING, "languages": LANGUAGES}
 """The options in each of the groups that `PipelineEntry.takes` may name."""
 EXTERNAL_MODELS = {
-    "encoder_decoder": PipelineEntry("", "an encoder-decoder", SEQ2SEQ_OPTIONS),
+    "encoder_decoder": PipelineEntry("", "an encoder-decoder", (*SEQ2SEQ_OPTIONS, "languages")),
     "decoder": PipelineEntry("", "a decoder", DECODER_OPTIONS),
     "encoder": PipelineEntry("", "an encoder that turns texts into vectors", ("embed",)),
 }

@@ -25,7 +25,8 @@ Greedy search takes a, because 0.5 > 0.4, and ends with a text of at most 0.25. 
 "b END" with 0.36. The example of `BeamSearch` computes this.
 
 `reference/decoding.py` has the same search for one sentence in plain Python. With groups (`diverse_beam.py`) a sentence
-has several smaller beams. `recorded_beam.py` runs this search as recorded steps. All these files share a tie rule. Of
+has several smaller beams. `recorded_beam.py` runs this search as recorded steps. The C++
+kernel `extend_beams` does steps 2 to 4 on a CPU. All these share a tie rule. Of
 continuations with equal totals the one whose hypothesis ranked higher comes first, then the likelier token, then the
 lower token id. Of finished texts with equal scores the one that ended earlier comes first, then the one that ranked
 higher, then the one of the earlier group. Whether totals are equal depends on rounding: on another CPU or in another
@@ -41,6 +42,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from glassformer.decoding.beam_order import highest_first, indices_in_blocks, stay_in_place
 from glassformer.decoding.coverage import attention_of_step, capture_source_attention, log_coverage
 from glassformer.decoding.diverse_beam import rank_groups
 from glassformer.decoding.generation_config import GenerationConfig
@@ -48,7 +50,7 @@ from glassformer.decoding.rules import NAN_LOGITS, History, Rules
 from glassformer.decoding.sampling import NEG_INF
 from glassformer.decoding.step_loop import close_gaps
 from glassformer.kernels.kernel_registry import PLAIN
-from glassformer.kernels.kernel_set import KernelSet, stable_topk
+from glassformer.kernels.kernel_set import BeamState, KernelSet, stable_topk
 from glassformer.runtime.async_readback import AsyncReadback
 from glassformer.runtime.step_runner import StepRunner
 
@@ -122,14 +124,6 @@ def beam_steps(
                 break
             runner.reorder(search.parents, search.memories)
     return search.results(len(given))
-
-
-def stay_in_place(parents: Tensor) -> Tensor:
-    """Return an order of the children of `parents` (B, K): one of each stays in its parent's row, to save copies."""
-    has_elder = (parents[:, :, None] == parents[:, None]).tril(-1).any(2)
-    children = parents.masked_fill(has_elder, parents.shape[1]).argsort(stable=True)  # other children come last
-    places = torch.ones_like(parents).scatter(1, parents, 0).argsort(stable=True)  # and so do the rows that are free
-    return torch.empty_like(children).scatter(1, places, children)
 
 
 @dataclass
@@ -222,8 +216,24 @@ class BeamSearch:
 
     def _extend_by(self, logs: Tensor, tokens: Tensor) -> Tensor:
         """Extend the hypotheses, given the n best next tokens of each: their log-probabilities and ids, (B·K, n)."""
+        if self.coverage is None and self.kernels.can_extend_beams(logs):
+            return self._extend_by_kernel(logs, tokens)
         shape = *self.alive.shape, -1
         return self._continue(*self._rank(self.alive, logs.view(shape), tokens.view(shape), self.by_rank))
+
+    def _extend_by_kernel(self, logs: Tensor, tokens: Tensor) -> Tensor:
+        """Do the same as `_rank` and `_continue`, in one kernel."""
+        is_decided, length = self.are_decided(), int(self.length)
+        self.length = self.length + 1
+        state = BeamState(
+            self.alive, self.by_rank, self.tokens, self.found, self.found_scores, is_decided, self._at_limit(), length
+        )
+        divisor = float(self.length.to(logs) ** self.config.length_penalty)
+        extended = self.kernels.extend_beams(logs, tokens, state, end=self.end, divisor=divisor)
+        self.alive, self.latest, parents, self.by_rank, self.found_scores = extended
+        self.has_nan = self.has_nan | self.alive[:, 0].isnan().any()
+        self.parents = (parents + torch.arange(len(parents))[:, None] * self.width).view(-1)
+        return parents
 
     def _rank(self, alive: Tensor, logs: Tensor, tokens: Tensor, by_rank: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return totals, parents and tokens, (B, 2K) each, of the best 2K continuations of one beam per sentence.
@@ -235,7 +245,7 @@ class BeamSearch:
         if not totals.is_cuda:  # the rows are in no order (`stay_in_place`), and the rank decides ties
             order = by_rank[:, :, None].expand_as(totals)
             totals, tokens = totals.gather(1, order), tokens.gather(1, order)
-        best, place = _highest(totals.flatten(1), 2 * self.width)
+        best, place = highest_first(totals.flatten(1), 2 * self.width)
         parent = place // totals.shape[2]
         return best, parent if totals.is_cuda else by_rank.gather(1, parent), tokens.flatten(1).gather(1, place)
 
@@ -257,7 +267,7 @@ class BeamSearch:
         self._collect(texts, scores, parent, is_ended)
         scores = scores.masked_fill(is_ended, NEG_INF)
         ranking = scores if ranking is None else ranking.masked_fill(scores == NEG_INF, NEG_INF)
-        kept = _highest(ranking, self.width)[1]  # (B·G, K)
+        kept = highest_first(ranking, self.width)[1]  # (B·G, K)
         self.alive, own_parent = scores.gather(1, kept), parent.gather(1, kept)
         if not parent.is_cuda:  # a GPU moves all rows at once anyway
             order = stay_in_place(own_parent)
@@ -283,7 +293,7 @@ class BeamSearch:
         is_among_best = torch.arange(scores.shape[1], device=scores.device) < self.width
         values = values.masked_fill(~(is_ended & is_among_best), NEG_INF)
         # The earlier texts come first, so that they win ties.
-        self.found_scores, place = _highest(torch.cat((self.found_scores, values), 1), self.width)
+        self.found_scores, place = highest_first(torch.cat((self.found_scores, values), 1), self.width)
         beams = torch.arange(len(place), device=place.device)[:, None]
         self.found = torch.cat((self.found, texts), 1)[beams, place]
 
@@ -357,8 +367,8 @@ class BeamSearch:
         self.sentences = [self.sentences[place] for place in staying.tolist()]
         if not self.sentences:
             return False
-        beams = self._expand(staying, self.groups)
-        rows = self._expand(beams, self.width)
+        beams = indices_in_blocks(staying, self.groups)
+        rows = indices_in_blocks(beams, self.width)
         for name in ("tokens", "alive", "found", "found_scores", "latest", "by_rank"):
             setattr(self, name, getattr(self, name)[beams])
         self.parents = self.parents[rows]
@@ -369,13 +379,9 @@ class BeamSearch:
             self.coverage = self.coverage[rows]
         return True
 
-    def _expand(self, index: Tensor, count: int) -> Tensor:
-        """Turn indices of blocks of `count` items into those of the items: i -> i·count, ..., i·count + count - 1."""
-        return (index[:, None] * count + torch.arange(count, device=index.device)).view(-1)
-
     def _finish(self, places: Tensor) -> None:
         """Copy the best finished texts of the sentences with these indices in the batch to `finished`, best first."""
-        beams, shape = self._expand(places, self.groups), (len(places), self.groups * self.width)
+        beams, shape = indices_in_blocks(places, self.groups), (len(places), self.groups * self.width)
         scores, order = self.found_scores[beams].view(shape).sort(descending=True, stable=True)
         scores, order = (x[:, : self.config.num_return_sequences] for x in (scores, order))
         texts = self.found[beams].view(*shape, self.capacity)
@@ -392,9 +398,3 @@ class BeamSearch:
         self._read(self._asked)
         self._finish(torch.arange(len(self.sentences), device=self.found.device))
         return [self.finished[sentence] for sentence in range(n_sentences)]
-
-
-def _highest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the `count` highest values of each row (N, n) and their indices. Of equal values the first comes first."""
-    found = values.sort(descending=True, stable=True)
-    return found.values[:, :count], found.indices[:, :count]

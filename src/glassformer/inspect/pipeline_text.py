@@ -213,6 +213,7 @@ def _of_encoder_decoder(pipe: Any, text: str, options: ExplainOptions, write: Wr
     if isinstance(pipe, Seq2SeqPipeline):
         (source,) = pipe.read_sources([pipe.encode_source(text)])
     else:
+        pipe.check_languages()
         (source,) = pipe.read_sources([text])
     if not source:
         raise ValueError("the text has no tokens: expected some text")

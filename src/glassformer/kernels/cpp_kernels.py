@@ -11,7 +11,15 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from glassformer.kernels.kernel_set import MAX_CHOICES, MAX_QUERIES, KernelSet, SamplingSettings, is_exporting
+from glassformer.kernels.kernel_set import (
+    MAX_CHOICES,
+    MAX_QUERIES,
+    BeamState,
+    ExtendedBeams,
+    KernelSet,
+    SamplingSettings,
+    is_exporting,
+)
 
 HEAD_SIZES = (16, 32, 64, 128)
 INT8_CHANNELS = 32
@@ -81,8 +89,8 @@ class CppKernels(KernelSet):
 
     @override
     def write_token(self, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, position: Tensor) -> None:
-        is_even = all(x.stride(-1) == 1 for x in (k, v, keys, values))
-        if is_even and self.has_row_kernels(k, v, keys, values):
+        fits = self.has_row_kernels(k, v) and all(x.stride(-1) == 1 for x in (k, v, keys, values))
+        if fits and (self.has_row_kernels(keys, values) or _fits(keys, values)):
             self._write_token(k, v, keys, values, position)
         else:
             super().write_token(k, v, keys, values, position)
@@ -110,6 +118,18 @@ class CppKernels(KernelSet):
             return super().best_tokens(scores, bias, count)
         values, tokens = self.operations.best_few(scores, bias, count)
         return values, tokens
+
+    @override
+    def can_extend_beams(self, logs: Tensor) -> bool:
+        return _fits_choice(logs)
+
+    @override
+    def extend_beams(
+        self, logs: Tensor, tokens: Tensor, beams: BeamState, *, end: int, divisor: float
+    ) -> ExtendedBeams:
+        return ExtendedBeams(
+            *self.operations.extend_beams(logs.contiguous(), tokens.contiguous(), *beams, end, divisor)
+        )
 
     @override
     def can_sample(self, logits: Tensor) -> bool:

@@ -1,9 +1,10 @@
 """Compile the C++ kernels of `cpp/` on first use, and load them as torch operations.
 
 `cpp/int8.h` has the int8 products, `cpp/step.h` attention of one step, `cpp/rows.h` norms, rotary positions and gates,
-`cpp/choice.h` the choice of tokens, `cpp/sampling.h` sampling; `cpp/library.cpp` makes torch operations of them. They
-are compiled for one of INSTRUCTION_SETS: the best one that the CPU has, or the one that the environment variable
-GLASSFORMER_CPU_KERNELS names. The compiled library is kept in the cache folder (`build_cache.py`).
+`cpp/choice.h` the choice of tokens, `cpp/sampling.h` sampling, `cpp/beams.h` the bookkeeping of beam search;
+`cpp/library.cpp` makes torch operations of them. They are compiled for one of INSTRUCTION_SETS: the best one that the
+CPU has, or the one that the environment variable GLASSFORMER_CPU_KERNELS names. The compiled library is kept in the
+cache folder (`build_cache.py`).
 """
 
 import ctypes

@@ -53,6 +53,40 @@ class SamplingSettings(NamedTuple):
     typical_p: float = 1.0
 
 
+class BeamState(NamedTuple):
+    """The state of a beam search before a step: B sentences with K hypotheses each, as in `decoding/beam.py`."""
+
+    alive: Tensor
+    """(B, K), the log-probability of each hypothesis."""
+    by_rank: Tensor
+    """(B, K), the indices of the hypotheses from best to worst."""
+    texts: Tensor
+    """(B, K, capacity), the tokens of each hypothesis, `end` after them. A step changes them in place."""
+    found: Tensor
+    """(B, K, capacity), the finished texts, best first. A step changes them in place."""
+    found_scores: Tensor
+    """(B, K), the scores of the finished texts."""
+    is_decided: Tensor
+    """(B,), True for sentences that get no new texts."""
+    is_last: Tensor
+    """(B,), True for sentences that end with any token now."""
+    length: int
+    """The number of tokens that each hypothesis has."""
+
+
+class ExtendedBeams(NamedTuple):
+    """The hypotheses after a step, (B, K) each."""
+
+    alive: Tensor
+    """Log-probabilities; NaN in a sentence that has a NaN among its next tokens."""
+    latest: Tensor
+    """The newest tokens."""
+    parents: Tensor
+    """The index of the hypothesis that each one continues."""
+    by_rank: Tensor
+    found_scores: Tensor
+
+
 class KernelSet:
     """The operations in plain torch, and the interface of the fast implementations.
 
@@ -208,6 +242,22 @@ class KernelSet:
         `scores` is (N, V), `bias` (V,). The order is that of `stable_topk`. A row with a NaN score gives NaN values.
         """
         return stable_topk(scores.log_softmax(-1) + bias, count)
+
+    def can_extend_beams(self, logs: Tensor) -> bool:
+        """Return whether `extend_beams` supports log-probabilities like these: their dtype and device."""
+        return False
+
+    def extend_beams(
+        self, logs: Tensor, tokens: Tensor, beams: BeamState, *, end: int, divisor: float
+    ) -> ExtendedBeams:
+        """Extend the hypotheses of each sentence, given the n best next tokens of each and their `logs`, (B·K, n) each.
+
+        `end` ends a text, and the score of a text that ends now is its log-probability divided by `divisor`. There is
+        no plain version here: `decoding/beam.py` has it.
+        """
+        raise NotImplementedError(
+            f"the {self.name} kernels extend no beams: expected can_extend_beams to be asked first"
+        )
 
     def can_sample(self, logits: Tensor) -> bool:
         """Return whether `sample_tokens` supports these logits: their dtype and device."""

@@ -2,7 +2,9 @@
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import asdict
+from functools import lru_cache
 
 from glassformer.base.checks import check_positive
 from glassformer.models.config import ModelConfig
@@ -10,18 +12,24 @@ from glassformer.reference.config import Config
 from glassformer.reference.initial import parameter_shapes
 
 
-def count_parameters(config: ModelConfig) -> int:
-    """Return `build_model(config).n_parameters()` without building the model.
+@lru_cache(maxsize=8)
+def shapes_by_name(config: ModelConfig) -> Mapping[str, tuple[int, ...]]:
+    """Return the shape of each parameter of `build_model(config)` without building the model; tied ones once.
 
     The shapes come from the NumPy implementation (`reference/initial.py`). A model on torch's meta device would work
-    too, but takes seconds: its first random initialization makes torch load its compiler.
+    too, but takes seconds if it has thousands of experts.
     """
-    return sum(math.prod(shape) for shape in parameter_shapes(Config.from_dict(asdict(config))).values())
+    return parameter_shapes(Config.from_dict(asdict(config)))
+
+
+def count_parameters(config: ModelConfig) -> int:
+    """Return `build_model(config).n_parameters()` without building the model."""
+    return sum(map(math.prod, shapes_by_name(config).values()))
 
 
 def count_active_parameters(config: ModelConfig) -> int:
     """Return how many parameters compute one token: all but those of the experts that are not chosen for it."""
-    shapes = parameter_shapes(Config.from_dict(asdict(config)))
+    shapes = shapes_by_name(config)
     experts = sum(math.prod(shape) for name, shape in shapes.items() if ".ffn.experts." in name)
     idle = experts // max(1, config.n_experts) * (config.n_experts - min(config.experts_per_token, config.n_experts))
     return sum(map(math.prod, shapes.values())) - idle
@@ -38,7 +46,7 @@ def weight_bytes_by_format(config: ModelConfig) -> dict[str, int]:
     there: as the embedding table in float32, and quantized. int4 has groups of 32 weights with 5 bits per weight in the
     layers, and 8.5 bits elsewhere.
     """
-    shapes = parameter_shapes(Config.from_dict(asdict(config)))
+    shapes = shapes_by_name(config)
     sizes = {name: math.prod(shape) for name, shape in shapes.items()}
     total = sum(sizes.values())
     linear = {name: sizes[name] for name in shapes if len(shapes[name]) == 2 and not TABLES.search(name)}

@@ -1,5 +1,6 @@
 """The encoder-decoder model, as in Vaswani et al. (2017), T5, BART and Marian."""
 
+import torch
 from torch import Tensor
 
 from glassformer.models.blocks_from_config import make_embeddings, make_stack
@@ -114,10 +115,17 @@ class EncoderDecoderModel(Model):
             cache=cache,
         )
 
-    def new_cache(self, batch_size: int, capacity: int, memory_length: int, memory_rows: int | None = None) -> KVCache:
+    def new_cache(
+        self,
+        batch_size: int,
+        capacity: int,
+        memory_length: int,
+        memory_rows: int | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> KVCache:
         """Return an empty cache for `capacity` target tokens per sequence and `memory_length` source tokens.
 
         `memory_rows` is the number of encoder outputs. If it is below `batch_size`, neighboring sequences share one,
-        such as the beams of one sentence.
+        such as the beams of one sentence. `dtype` is that of keys and values, by default the model's.
         """
-        return self._new_cache(batch_size, capacity, memory_length, memory_rows)
+        return self._new_cache(batch_size, capacity, memory_length, memory_rows, dtype)

@@ -65,7 +65,14 @@ class Model(nn.Module):
         if self.config.ties_output and isinstance(self.head, LanguageModelHead):
             self.head.out_proj.weight = embeddings.tokens.weight
 
-    def _new_cache(self, batch_size: int, capacity: int, memory_length: int, memory_rows: int | None = None) -> KVCache:
+    def _new_cache(
+        self,
+        batch_size: int,
+        capacity: int,
+        memory_length: int,
+        memory_rows: int | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> KVCache:
         parameter = next(self.parameters())
         return KVCache(
             n_layers=self.config.n_decoder_layers,
@@ -75,7 +82,7 @@ class Model(nn.Module):
             head_dim=self.config.head_size,
             memory_length=memory_length,
             memory_rows=memory_rows,
-            dtype=parameter.dtype,
+            dtype=dtype or parameter.dtype,
             device=parameter.device,
         )
 

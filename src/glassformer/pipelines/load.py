@@ -29,6 +29,7 @@ from glassformer.pipelines.text_to_text import TextToText
 from glassformer.pipelines.trained_pipeline import ModelLoader, TrainedPipeline
 from glassformer.runtime.choose_runner import CompileChoice, check_compile, compile_steps
 from glassformer.runtime.prepare_model import DtypeName, Quantization, choose_preparation
+from glassformer.text.language_codes import read_layout
 from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
 
 if TYPE_CHECKING:
@@ -163,8 +164,10 @@ def _load(path: Path, read_model: ModelLoader, allow_pickle: bool) -> Loaded:
         return Generator(model, tokenizer)
     assert isinstance(model, EncoderDecoderModel)
     settings = {**origin, **_generation(base)}
-    begin = read_int(settings, "decoder_start_token_id", default=-1)
-    if not 0 <= begin < model.config.vocab_size:
+    begin, languages = read_int(settings, "decoder_start_token_id", default=-1), read_layout(tokenizer)
+    if languages is not None and not languages.is_before and origin.get("model_type") == "mbart":
+        begin = begin if begin in languages.codes.values() else -1  # mBART begins a text with its language
+    if not (0 <= begin < model.config.vocab_size or (begin == -1 and languages is not None)):
         raise ValueError(
             f"{path} does not say which token its texts begin with: expected decoder_start_token_id in "
             f"config.json, an id below {model.config.vocab_size}"
@@ -184,7 +187,7 @@ def _load(path: Path, read_model: ModelLoader, allow_pickle: bool) -> Loaded:
         suppress_tokens=() if pad is None or pad == target.end else (pad,),
         prefix=(forced,) if 0 <= forced < model.config.vocab_size else (),
     )
-    return TextToText(model, tokenizer, target, begin=begin, generation=search)
+    return TextToText(model, tokenizer, target, begin=begin, generation=search, languages=languages)
 
 
 def _generation(path: Path) -> dict[str, object]:

@@ -1,18 +1,22 @@
 """Find entities in texts with a pretrained encoder that classifies tokens."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, overload
+from typing import TYPE_CHECKING, NamedTuple, overload
 
 from typing_extensions import override
 
+from glassformer.data.readers.tagged_sentences import TaggedSentence
 from glassformer.models import EncoderModel
-from glassformer.pipelines.encoder_pipeline import EncoderPipeline, Reader
+from glassformer.pipelines.encoder_pipeline import EncoderPipeline, Reader, unknown_label
 from glassformer.pipelines.pipeline import LineAnswer, LineRequest, ManyTexts, as_json_number, each_text
-from glassformer.pipelines.tagger import in_brackets
+from glassformer.pipelines.tagger import compare, in_brackets, read_words
 from glassformer.text.encoded import Encoded
 from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
-from glassformer.text.tags import group_tags
+from glassformer.text.tags import OUTSIDE, group_tags
 from glassformer.text.word_windows import windows
+
+if TYPE_CHECKING:  # `glassformer run` imports no metrics
+    from glassformer.metrics.scores import Scores
 
 
 class ScoredEntity(NamedTuple):
@@ -35,7 +39,7 @@ class _Part(NamedTuple):
     """Position in `encoded` of the first token of each word that it decides."""
 
 
-class PretrainedTagger(EncoderPipeline[Any]):
+class PretrainedTagger(EncoderPipeline[TaggedSentence]):
     """A pretrained encoder that tags each token of a text (`...ForTokenClassification` of HF Transformers).
 
     The tag of a word is that of its first token, and words are grouped to entities, as by HF's pipeline with
@@ -138,8 +142,22 @@ class PretrainedTagger(EncoderPipeline[Any]):
         return answers
 
     @override
-    def score(self, examples: Sequence[Any]) -> Any:
-        """Raise ValueError: the tags of a pretrained model belong to no task of Glassformer."""
-        raise ValueError(
-            "a pretrained tagger cannot be scored: expected a model that `train tagging --from` made of it"
-        )
+    def score(self, examples: Sequence[TaggedSentence]) -> "Scores":
+        """Tag the examples and return entity F1, precision and recall, and the F1 of each label.
+
+        The tag of a given word is that of its first token. Raises ValueError for a label that the model does not have.
+        """
+        labels = sorted({entity.label for entity in group_tags(self.tags, self.tags)})
+        for example in examples:
+            for entity in example.entities:
+                if entity.label not in labels:
+                    raise unknown_label(entity.label, labels, example.where)
+        sentences = [example.words for example in examples]
+        inputs, n_cut = read_words(self.reader, sentences, self.model.config.max_len)
+        self.count_truncated(n_cut, len(sentences))
+        tags = [[OUTSIDE] * len(words) for words in sentences]  # a word without tokens has no entity
+        for one, answer in zip(inputs, self.answers([one.encoded for one in inputs]), strict=True):
+            for word, place in zip(one.words, one.places, strict=True):
+                if place is not None:
+                    tags[one.sentence][word] = self.tags[int(answer[place].argmax())]
+        return compare([group_tags(found, self.tags) for found in tags], examples)

@@ -90,7 +90,7 @@ class Tagger(EncoderPipeline[TaggedSentence]):
         return self._tag(words, batch_tokens)
 
     def _tag(self, sentences: Sequence[Sequence[str]], batch_tokens: int | None = None) -> list[list[Entity]]:
-        readings, n_cut = self._read_words(sentences)
+        readings, n_cut = read_words(self.reader, sentences, self.model.config.max_len)
         self.count_truncated(n_cut, len(sentences))
         answers = self.answers([reading.encoded for reading in readings], batch_tokens=batch_tokens)
         # A word without tokens gets equal scores for all tags, so that its neighbors decide.
@@ -150,31 +150,33 @@ class Tagger(EncoderPipeline[TaggedSentence]):
 
     def read_words(self, sentences: Sequence[Sequence[str]]) -> list[TaggerInput]:
         """Tokenize sentences into model inputs: one for each sentence, or several if it exceeds the model's limit."""
-        return self._read_words(sentences)[0]
+        return read_words(self.reader, sentences, self.model.config.max_len)[0]
 
-    def _read_words(self, sentences: Sequence[Sequence[str]]) -> tuple[list[TaggerInput], int]:
-        """Return what `read_words` returns, and the number of sentences with a word that had to be cut.
 
-        A word is cut if it has more tokens than the model can read. No tokens of other words are lost.
-        """
-        limit, found = self.model.config.max_len, []
-        parts: list[tuple[int, Window]] = []  # of long sentences
-        whole = self.reader.read([(joined(words), None) for words in sentences])
-        for number, (words, encoded) in enumerate(zip(sentences, whole, strict=True)):
-            if limit is None or len(encoded) <= limit:
-                found.append(TaggerInput(number, range(len(words)), encoded, first_pieces(words, encoded)))
-                continue
-            costs = Counter(word_of_each(words, encoded))
-            room = limit - encoded.sources.count(None)
-            parts += [(number, window) for window in windows([costs[word] for word in range(len(words))], room)]
-        pieces = [sentences[number][window.begin : window.end] for number, window in parts]
-        read = self.reader.read([(joined(words), None) for words in pieces])
-        cut = {number for (number, _), one in zip(parts, read, strict=True) if limit is not None and len(one) > limit}
-        read = [one if limit is None or len(one) <= limit else one.cut(limit) for one in read]
-        for (number, window), words, encoded in zip(parts, pieces, read, strict=True):
-            places = first_pieces(words, encoded)[window.first - window.begin : window.last - window.begin]
-            found.append(TaggerInput(number, range(window.first, window.last), encoded, places))
-        return found, len(cut)
+def read_words(reader: Reader, sentences: Sequence[Sequence[str]], limit: int | None) -> tuple[list[TaggerInput], int]:
+    """Tokenize sentences into model inputs, and return the number of sentences with a word that had to be cut.
+
+    `limit` is the most tokens that the model reads. A sentence of more is read in several inputs. A word is cut if it
+    has more tokens than the model can read. No tokens of other words are lost.
+    """
+    found = []
+    parts: list[tuple[int, Window]] = []  # of long sentences
+    whole = reader.read([(joined(words), None) for words in sentences])
+    for number, (words, encoded) in enumerate(zip(sentences, whole, strict=True)):
+        if limit is None or len(encoded) <= limit:
+            found.append(TaggerInput(number, range(len(words)), encoded, first_pieces(words, encoded)))
+            continue
+        costs = Counter(word_of_each(words, encoded))
+        room = limit - encoded.sources.count(None)
+        parts += [(number, window) for window in windows([costs[word] for word in range(len(words))], room)]
+    pieces = [sentences[number][window.begin : window.end] for number, window in parts]
+    read = reader.read([(joined(words), None) for words in pieces])
+    cut = {number for (number, _), one in zip(parts, read, strict=True) if limit is not None and len(one) > limit}
+    read = [one if limit is None or len(one) <= limit else one.cut(limit) for one in read]
+    for (number, window), words, encoded in zip(parts, pieces, read, strict=True):
+        places = first_pieces(words, encoded)[window.first - window.begin : window.last - window.begin]
+        found.append(TaggerInput(number, range(window.first, window.last), encoded, places))
+    return found, len(cut)
 
 
 def compare(found: Sequence[Sequence[Entity]], examples: Sequence[TaggedSentence]) -> "Scores":

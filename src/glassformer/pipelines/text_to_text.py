@@ -1,8 +1,9 @@
 """Generate texts from source texts with an encoder-decoder that was loaded from the format of another library."""
 
+import copy
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import overload
+from typing import Self, overload
 
 from glassformer.decoding import GenerationConfig
 from glassformer.models import EncoderDecoderModel
@@ -18,13 +19,16 @@ from glassformer.pipelines.pipeline import (
     each_text,
 )
 from glassformer.pipelines.seq2seq_pipeline import cut_marked
+from glassformer.text.language_codes import LanguageLayout
 from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
 
 
 class TextToText(Pipeline):
     """A pretrained encoder-decoder (T5, BART, Marian) with its source and target tokenizers.
 
-    `begin` is the id of the token with which the decoder starts.
+    Args:
+        begin: Id of the token with which the decoder starts; -1 if the language of the target decides it.
+        languages: The language codes of a multilingual translation model (mBART, M2M100, NLLB); None has none.
     """
 
     def __init__(
@@ -35,11 +39,51 @@ class TextToText(Pipeline):
         *,
         begin: int,
         generation: GenerationConfig | None = None,
+        languages: LanguageLayout | None = None,
     ):
         self.model = model
         self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer
         self.begin = begin
         self.generation = generation or GenerationConfig(num_beams=4)
+        self.languages = languages
+        self.source_language = ""
+        """Language code of the sources; empty is the one that the tokenizer puts beside a text."""
+
+    def with_languages(self, source: str = "", target: str = "") -> Self:
+        """Return a pipeline that translates from one language to another, for a model with language codes.
+
+        It shares the model with this one. A language is a code of the model, such as `deu_Latn`, or the first part of a
+        code if that is unique, such as `de` for `de_DE`. An empty one stays as it is. Raises ValueError for a language
+        that the model does not have.
+        """
+        if not source and not target:
+            return self
+        layout = self.languages
+        if layout is None:
+            raise ValueError(
+                f"source language {source!r}, target language {target!r}: expected none, because the model's tokenizer "
+                "has no language codes"
+            )
+        found = copy.copy(self)
+        if source:
+            found.source_language = layout.find(source, "source language")
+        if target:
+            code = layout.codes[layout.find(target, "target language")]
+            if self.begin in (-1, *layout.codes.values()):  # mBART
+                found.begin = code
+            else:  # mBART-50, M2M100, NLLB: HF's forced_bos_token_id
+                found.generation = replace(self.generation, prefix=(code,))
+        return found
+
+    def check_languages(self) -> None:
+        """Raise ValueError if the model needs a target language and has none, by its files or `with_languages`."""
+        layout = self.languages
+        if layout is None or {self.begin, *self.generation.prefix} & {*layout.codes.values()}:
+            return
+        raise ValueError(
+            f"the model writes {len(layout.codes)} languages, and its files choose none: expected --target-language "
+            f"(in Python with_languages(target=...)), one of {layout.listed()}"
+        )
 
     @overload
     def run(self, lines: str, *, beam: int | None = None) -> str: ...
@@ -62,7 +106,10 @@ class TextToText(Pipeline):
         self, texts: Sequence[str], generation: GenerationConfig | None = None, *, with_scores: bool = False
     ) -> list[list[Candidate]]:
         """Generate `num_return_sequences` texts for each source text, best first; none for a blank source."""
+        self.check_languages()
         config = generation or self.generation
+        if self.languages is not None and not config.prefix:  # the prefix is the language
+            config = replace(config, prefix=self.generation.prefix)
         with_text = [index for index, text in enumerate(texts) if text.strip()]
         sources = self.read_sources([texts[index] for index in with_text])
         end = self.target_tokenizer.end
@@ -82,6 +129,8 @@ class TextToText(Pipeline):
 
     def read_sources(self, texts: list[str]) -> list[list[int]]:
         """Tokenize source texts. A text that is cut keeps the special tokens at its end."""
-        limit = self.model.config.max_len
-        sources = self.source_tokenizer.encode_batch(texts)
+        limit, layout = self.model.config.max_len, self.languages
+        sources = self.source_tokenizer.encode_batch(texts, special=not self.source_language)
+        if layout is not None and self.source_language:
+            sources = [layout.mark(ids, self.source_language) for ids in sources]
         return self.fit_inputs(sources, limit, lambda ids: cut_marked(ids, limit or 1, "first", self.source_tokenizer))

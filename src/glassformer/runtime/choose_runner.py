@@ -95,7 +95,7 @@ def choose_execution(model: TextModel, work: ExpectedWork) -> Execution:
     if steps == "replayed":
         with _REPLAYED_LOCK:
             if model not in _REPLAYED:
-                _REPLAYED[model] = Recordings(model, kind=ReplayedRecording)
+                _REPLAYED[model] = Recordings(model, kind=ReplayedRecording, cache_dtype=_cache_dtype(model))
             return Execution(kernels, _REPLAYED[model])
     twin = _twin_of(model)
     recordings = _RECORDINGS.get(model)
@@ -235,7 +235,7 @@ def _plain_runner(
         cache = model.new_cache(work.rows, work.capacity)
     else:
         assert memory is not None
-        cache = model.new_cache(work.rows, work.capacity, memory.shape[1], len(memory))
+        cache = model.new_cache(work.rows, work.capacity, memory.shape[1], len(memory), _cache_dtype(model))
     cache.kernels = kernels
     return StepRunner(model, cache, memory, mask)
 
@@ -260,6 +260,17 @@ def compile_steps(model: TextModel) -> None:
     """Compile the decoding steps of this model (see `record_steps`). A quantized model then caches in float16."""
     is_quantized = situation_of(model).is_quantized
     record_steps(model, compile=True, cache_dtype=torch.float16 if is_quantized else None)
+
+
+def _cache_dtype(model: TextModel) -> torch.dtype | None:
+    """Return the dtype of cached keys and values of steps on a CPU; None is that of the model.
+
+    A quantized encoder-decoder caches in float16: it takes half the time to read and move, and its rounding is small
+    beside that of the activations. A decoder does not, because the engine's pool would have to do the same.
+    """
+    is_on_cpu = next(model.parameters()).device.type == "cpu"
+    is_half = is_on_cpu and not isinstance(model, DecoderModel) and situation_of(model).is_quantized
+    return torch.float16 if is_half else None
 
 
 def check_compile(choice: CompileChoice) -> CompileChoice:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from glassformer.models import Model, ModelConfig
-from glassformer.models.factory import build_on_meta
+from glassformer.models.costs import count_parameters, weight_bytes_by_format
 from glassformer.models.heads import LanguageModelHead
 from glassformer.nn.layers import Layer
 from glassformer.runtime.decision_rules import (
@@ -135,23 +135,10 @@ def prepare_model(
 
 
 def weight_bytes(config: ModelConfig, dtype: torch.dtype, quantize: Quantization = "none") -> int:
-    """Return the size of a prepared model's weights. In a quantized model, all but linear layers are in float32.
-
-    A tied output layer is stored twice in a quantized model: as the embedding table in float32, and quantized.
-    """
-    model = build_on_meta(config)
-    if quantize == "none":
-        return model.n_parameters() * dtype.itemsize
-    inner = {part for layer in model.modules() if isinstance(layer, Layer) for part in layer.modules()}
-    linear = [module.weight for module in model.modules() if type(module) is nn.Linear]
-    tables = {module.weight for module in model.modules() if isinstance(module, nn.Embedding)}
-    n_replaced = sum(weight.numel() for weight in linear if weight not in tables)
-    n_float_bytes = 4 * (model.n_parameters() - n_replaced)
-    if quantize == "int8":
-        return sum(weight.numel() for weight in linear) + n_float_bytes
-    # Groups of 32 weights: 4-bit codes with a scale and a minimum in layers, 8-bit codes with a scale elsewhere.
-    bits = [5 if m in inner else 8.5 for m in model.modules() if type(m) is nn.Linear]
-    return int(sum(weight.numel() * size / 8 for weight, size in zip(linear, bits, strict=True))) + n_float_bytes
+    """Return the size of a prepared model's weights in bytes; see `weight_bytes_by_format`."""
+    if quantize != "none":
+        return weight_bytes_by_format(config)[quantize]
+    return count_parameters(config) * dtype.itemsize
 
 
 def read_dtype(dtype: torch.dtype | DtypeName) -> torch.dtype:

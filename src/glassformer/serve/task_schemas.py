@@ -46,5 +46,11 @@ class TaskRequest(RequestBody):
     top_k: Annotated[int, Field(ge=0, lt=2**31)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    source_language: Annotated[str, Field(min_length=1, max_length=100)] | None = Field(
+        None, description="Language code of the input, for a pretrained translator of many languages."
+    )
+    target_language: Annotated[str, Field(min_length=1, max_length=100)] | None = Field(
+        None, description="Language code of the output, likewise."
+    )
     seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
     repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None

@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import secrets
+from collections.abc import Hashable
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +13,7 @@ from fastapi.responses import JSONResponse
 from glassformer.decoding import GenerationConfig
 from glassformer.pipelines.classifier import Classifier
 from glassformer.pipelines.pipeline import LineAnswer, LineRequest
+from glassformer.pipelines.text_to_text import TextToText
 from glassformer.serve.access_log import note_fact
 from glassformer.serve.api_errors import ApiError, bad_value
 from glassformer.serve.embeddings_endpoint import check_queue
@@ -27,6 +29,7 @@ router = APIRouter(tags=["Tasks"])
 TEXTS_PER_JOB = 16
 """The number of texts that an encoder reads between two steps of the engines."""
 WRITING_FIELDS = ("beam", "max_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "repetition_penalty")
+LANGUAGE_FIELDS = ("source_language", "target_language")
 SAMPLING_FIELDS = ("top_k", "top_p", "min_p", "seed")
 
 
@@ -46,26 +49,46 @@ async def _run(server: ServerState, name: str, body: TaskRequest, request: Reque
         _check_fields(body, model)
         lines = [_as_line(one) for one in inputs]
         note_fact(request.scope, model=name, inputs=len(lines))
-        generation = _generation(body, model, server) if model.lane is not None else None
+        pipeline = _in_languages(body, model)
+        generation = _generation(body, pipeline.generation, server) if model.lane is not None else None
         line_request = LineRequest(
             n_best=body.n_best, with_scores=body.scores or body.n_best is not None, generation=generation
         )
         check_queue(server)
         if model.lane is not None:
-            answers = await _write(server, model, lines, line_request)
+            answers = await _write(server, model, pipeline, lines, line_request)
         else:
-            answers = await _read(server, model, lines, line_request)
+            answers = await _read(server, model, pipeline, lines, line_request)
         results = [{"output": answer.line, **answer.record} for answer in answers]
         if body.alignment:
             for line, result in zip(lines, results, strict=True):
-                result["alignment"] = await _align(server, model, line, result["output"])
+                result["alignment"] = await _align(server, pipeline, line, result["output"])
         return {"object": "task.result", "model": name, "task": model.kind, "results": results}
 
 
-async def _write(server: ServerState, model: ServedModel, lines: list[str], request: LineRequest) -> list[LineAnswer]:
+def _in_languages(body: TaskRequest, model: ServedModel) -> Any:
+    """Return the pipeline of a model, for the languages of the request if it gives some."""
+    pipeline = model.pipeline
+    if not isinstance(pipeline, TextToText):
+        return pipeline
+    try:
+        found = pipeline.with_languages(body.source_language or "", body.target_language or "")
+        found.check_languages()
+    except ValueError as error:
+        field = "source_language" if str(error).startswith("source") else "target_language"
+        raise ApiError(400, str(error), param=field) from error
+    return found
+
+
+async def _write(
+    server: ServerState, model: ServedModel, pipeline: Any, lines: list[str], request: LineRequest
+) -> list[LineAnswer]:
     """Answer with a model that generates text, by the engine."""
     assert model.lane is not None
-    pipeline = copy.copy(model.pipeline)
+    if getattr(pipeline, "begin", None) != getattr(model.pipeline, "begin", None):
+        # The target language of mBART is the token with which the decoder begins, and an engine has only one.
+        return await _read(server, model, pipeline, lines, request, kind=object())
+    pipeline = copy.copy(pipeline)
     pipeline.writer = writer = EngineWriter(server.compute, model.lane, server.limits.timeout)
     try:
         found: list[LineAnswer] = await server.run_task(pipeline.answer_lines, lines, request)
@@ -74,9 +97,16 @@ async def _write(server: ServerState, model: ServedModel, lines: list[str], requ
         writer.cancel()
 
 
-async def _read(server: ServerState, model: ServedModel, lines: list[str], request: LineRequest) -> list[LineAnswer]:
-    """Answer with an encoder, in the computing thread."""
-    pipeline, kind = model.pipeline, ("task", model.name, request.n_best)
+async def _read(
+    server: ServerState,
+    model: ServedModel,
+    pipeline: Any,
+    lines: list[str],
+    request: LineRequest,
+    kind: Hashable | None = None,
+) -> list[LineAnswer]:
+    """Answer with an encoder, in the computing thread. Requests of one `kind` may be answered together."""
+    kind = kind or ("task", model.name, request.n_best)
     jobs = [
         server.compute.answer(
             kind, lines[begin : begin + TEXTS_PER_JOB], lambda texts: pipeline.answer_lines(texts, request)
@@ -90,8 +120,7 @@ async def _read(server: ServerState, model: ServedModel, lines: list[str], reque
             job.cancel()
 
 
-async def _align(server: ServerState, model: ServedModel, source: str, target: str) -> list[dict[str, Any]]:
-    pipeline = model.pipeline
+async def _align(server: ServerState, pipeline: Any, source: str, target: str) -> list[dict[str, Any]]:
     job = server.compute.answer(
         object(), [(source, target)], lambda pairs: [align_words(pipeline, *pair) for pair in pairs]
     )
@@ -108,13 +137,18 @@ def _check_fields(body: TaskRequest, model: ServedModel) -> None:
             raise ApiError(400, f"{field} has no effect: {model.name} ({model.kind}) writes no text", param=field)
         if body.n_best is not None and not isinstance(model.pipeline, Classifier):
             raise ApiError(400, f"n_best has no effect: {model.name} ({model.kind}) gives one answer", param="n_best")
+    languages = [field for field in LANGUAGE_FIELDS if getattr(body, field) is not None]
+    if languages and not isinstance(model.pipeline, TextToText):
+        field = languages[0]
+        raise ApiError(400, f"{field} has no effect: {model.name} ({model.kind}) has no language codes", param=field)
+    if body.alignment and languages:
+        raise ApiError(400, f"alignment with {languages[0]}: expected one of them", param="alignment")
     if body.alignment and not hasattr(model.pipeline, "source_tokenizer"):
         raise ApiError(400, f"alignment has no effect: {model.name} ({model.kind}) is no translator", param="alignment")
 
 
-def _generation(body: TaskRequest, model: ServedModel, server: ServerState) -> GenerationConfig:
+def _generation(body: TaskRequest, base: GenerationConfig, server: ServerState) -> GenerationConfig:
     """Return the settings of the model, changed by the request as the options of `glassformer run` change them."""
-    base: GenerationConfig = model.pipeline.generation
     changes: dict[str, Any] = {"num_return_sequences": body.n_best or 1}
     longest = check_max_tokens("max_tokens", body.max_tokens, base.max_new_tokens, server.limits)
     changes |= {"max_new_tokens": longest, "min_new_tokens": min(base.min_new_tokens, longest)}
@@ -151,5 +185,6 @@ def _as_line(one: "str | PairInput | QuestionInput") -> str:
     """Return an input as a line of `glassformer run`, where a tab separates two texts."""
     if isinstance(one, str):
         return one
-    first, second = (one.first, one.second) if isinstance(one, PairInput) else (one.question, one.context)
-    return first.replace("\t", " ") + "\t" + second
+    if isinstance(one, PairInput):
+        return one.first.replace("\t", " ") + "\t" + one.second.replace("\t", " ")
+    return one.question.replace("\t", " ") + "\t" + one.context

@@ -26,6 +26,7 @@ from glassformer.tasks.seq2seq_task import Seq2SeqTask
 if TYPE_CHECKING:
     from glassformer.metrics import Scores
     from glassformer.pipelines.pretrained_base import PretrainedBase
+    from glassformer.pipelines.text_to_text import TextToText
     from glassformer.pipelines.translator import Translator
 
 LanguageOrigin = Literal["", "option", "corpus", "file names"]
@@ -235,7 +236,9 @@ class Translation(Seq2SeqTask[Pair]):
 
     @override
     @classmethod
-    def evaluate(cls, pipeline: "Translator", data: PairData, options: TranslationEvalOptions) -> ScoreReport:
+    def evaluate(
+        cls, pipeline: "Translator | TextToText", data: PairData, options: TranslationEvalOptions
+    ) -> ScoreReport:
         """Return the scores of greedy search and of beam search on the pairs of `data`.
 
         Both include tokenized BLEU if `options.tokenized` names a language.
@@ -266,12 +269,12 @@ class Translation(Seq2SeqTask[Pair]):
         return [*facts, *((f"{side} language", str(one) or unknown.format(side)) for side, one in sides)]
 
 
-def _score(pipeline: "Translator", pairs: Sequence[Pair], beam: int, tokenized: str) -> "Scores":
+def _score(pipeline: "Translator | TextToText", pairs: Sequence[Pair], beam: int, tokenized: str) -> "Scores":
     from glassformer.metrics import Scores, score_translations, tokenized_bleu
 
     references = [pair.target for pair in pairs]
     pipeline.n_truncated = 0  # both searches read the same sources, which are counted once
-    found = pipeline.translate([pair.source for pair in pairs], beam=beam)
+    found = pipeline.run([pair.source for pair in pairs], beam=beam)
     scores = score_translations(found, references)
     if not tokenized:
         return scores

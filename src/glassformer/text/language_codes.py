@@ -4,8 +4,9 @@ mBART-50, NLLB and M2M100 have the code before a text and the end token behind i
 code behind a text.
 """
 
+import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
@@ -33,16 +34,32 @@ class LanguageLayout(NamedTuple):
         """
         if language in self.codes:
             return language
+        if not language:
+            raise ValueError(f"{option} '': the model has codes of languages: expected one of {self.listed()}")
         name = re.split("[-_]", language)[0]
-        found = [code for code in self.codes if name and name == code.strip("_").partition("_")[0]]
+        found = [code for code in self.codes if name == code.strip("_").partition("_")[0]]
         if len(found) == 1:
             return found[0]
-        known = found or sorted(self.codes)
+        raise ValueError(f"{option} {language!r}: the model has no such language; {self._near(name, found)}")
+
+    def listed(self) -> str:
+        """Return the codes as a list for error messages, of which long ones are cut."""
+        known = sorted(self.codes)
         more = f" and {len(known) - SHOWN} more" if len(known) > SHOWN else ""
-        raise ValueError(
-            f"{option} {language!r}: the model of --from has codes of languages: expected one of "
-            f"{', '.join(known[:SHOWN])}{more}"
-        )
+        return f"{', '.join(known[:SHOWN])}{more}"
+
+    def _near(self, name: str, found: Sequence[str]) -> str:
+        """Return the end of an error about a language: the codes that are most like it, or all of them."""
+        starts = [code for code in self.codes if name and code.strip("_").startswith(name[:2].lower())]
+        near = found or starts or difflib.get_close_matches(name, self.codes, n=5)
+        if near:
+            return f"the nearest of its {len(self.codes)} codes: {', '.join(sorted(near)[:SHOWN])}"
+        return f"expected one of {self.listed()}"
+
+    def mark(self, ids: Sequence[int], code: str) -> list[int]:
+        """Return the token ids of a text of this language, given those of the text without special tokens."""
+        index, end = self.codes[code], self.end[1]
+        return [index, *ids, end] if self.is_before else [*ids, end, index]
 
     def post_processor(self, code: str) -> dict[str, Any]:
         """Return the entry `post_processor` of a `tokenizer.json` that marks texts as texts of this language."""

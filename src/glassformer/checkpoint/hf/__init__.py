@@ -40,6 +40,7 @@ from glassformer.checkpoint.hf.values import UnsupportedModelError, read_archite
 from glassformer.checkpoint.layout import check_sizes
 from glassformer.checkpoint.limits import blocking_setting, effective_settings
 from glassformer.models import ModelConfig
+from glassformer.models.costs import shapes_by_name
 
 if TYPE_CHECKING:  # `glassformer info` reads configs without torch
     import torch
@@ -96,7 +97,9 @@ def import_model(
     whole = read_config(values, tensors)
     config = whole if adapt is None else adapt(whole)
     check_sizes(
-        config, [*map(tensors.shape, tensors.keys())], lambda: missing_names(family, config, names, _shapes_of(config))
+        config,
+        [*map(tensors.shape, tensors.keys())],
+        lambda: missing_names(family, config, names, shapes_by_name(config)),
     )
     model = build_on_meta(config).eval()
     known = () if config == whole else _used_names(family, whole, names)
@@ -223,7 +226,7 @@ def blocking_settings(family: Family, config: ModelConfig) -> list[str]:
     if family.kind != config.kind:
         return [f"kind={config.kind!r} (expected {family.kind!r})"]
     config = rewritten(family, config)
-    shapes = _shapes_of(config)
+    shapes = shapes_by_name(config)
     names = frozenset(rule.hf_name for rule in family.table(config) if rule.names[0] in shapes and not rule.write_only)
     try:
         values = {"model_type": family.model_type, **family.write_config(config)}
@@ -244,12 +247,6 @@ def _shapes(model: AnyModel) -> dict[str, tuple[int, ...]]:
     return {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
 
 
-def _shapes_of(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    from glassformer.models.factory import build_on_meta
-
-    return _shapes(build_on_meta(config))
-
-
 def _used_names(family: Family, config: ModelConfig, names: frozenset[str]) -> set[str]:
     """Return the names of the tensors that a model of this config reads from a file that holds the tensors `names`."""
-    return {rule.hf_name for rule in rules_for_file(family, config, names, _shapes_of(config))}
+    return {rule.hf_name for rule in rules_for_file(family, config, names, shapes_by_name(config))}

@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 #include <torch/custom_class.h>
 #include <torch/library.h>
@@ -43,6 +44,7 @@ std::string say(const Parts&... parts) {
 #include "groupwise_operations.h"
 #include "row_operations.h"
 #include "program.h"
+#include "beams.h"
 
 // Return whether this process may use AMX tiles. Linux must be asked for them.
 bool has_tiles() {
@@ -262,9 +264,11 @@ std::tuple<at::Tensor, at::Tensor> best_few(const at::Tensor& scores, const at::
   const at::Tensor given = scores.contiguous(), more = bias.contiguous();
   at::Tensor values = at::empty({given.size(0), count}, given.options());
   at::Tensor places = at::empty({given.size(0), count}, given.options().dtype(at::kLong));
+  const float* added = more.const_data_ptr<float>();
+  const bool is_zero = std::all_of(added, added + width, [](float number) { return number == 0; });
   at::parallel_for(0, given.size(0), 8192 / width + 1, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r)
-      best_few_of(given.const_data_ptr<float>() + r * width, more.const_data_ptr<float>(), width,
+      best_few_of(given.const_data_ptr<float>() + r * width, added, is_zero, width,
                   {values.data_ptr<float>() + r * count, places.data_ptr<int64_t>() + r * count, 0, count});
   });
   return {values, places};
@@ -349,6 +353,10 @@ TORCH_LIBRARY(glassformer_cpu, library) {
   library.def("write_token(Tensor k, Tensor v, Tensor(a!) keys, Tensor(b!) values, Tensor place) -> ()");
   library.def("best(Tensor scores) -> (Tensor, Tensor)");
   library.def("best_few(Tensor scores, Tensor bias, int count) -> (Tensor, Tensor)");
+  library.def(
+      "extend_beams(Tensor logs, Tensor tokens, Tensor alive, Tensor by_rank, Tensor(a!) texts, Tensor(b!) found, "
+      "Tensor found_scores, Tensor is_decided, Tensor is_last, int length, int end, float divisor) "
+      "-> (Tensor, Tensor, Tensor, Tensor, Tensor)");
   library.def("sample(Tensor logits, float[] settings, float[] numbers) -> Tensor");
   library.def("sampling_weights(Tensor logits, float[] settings) -> Tensor");
   library.def("move(Tensor(a!) keys, Tensor(b!) values, Tensor rows, Tensor place, int width) -> ()");
@@ -377,6 +385,7 @@ TORCH_LIBRARY_IMPL(glassformer_cpu, CPU, library) {
   library.impl("write_token", rows::write_token);
   library.impl("best", best);
   library.impl("best_few", best_few);
+  library.impl("extend_beams", extend_beams);
   library.impl("sample", sample);
   library.impl("sampling_weights", sampling_weights);
   library.impl("move", move);

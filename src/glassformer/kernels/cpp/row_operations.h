@@ -146,22 +146,40 @@ at::Tensor rotate(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& 
   return rotate_out(x, cos, sin, y);
 }
 
-// Write one key and value per row, (B, G, 1, D), into the cache (B, G, S, D) at `place` (1).
+// Copy n numbers; to float16, n is a multiple of kTogether.
+inline void copy_numbers(const float* from, float* to, int64_t n) { std::memcpy(to, from, n * sizeof(float)); }
+inline void copy_numbers(const float* from, Half* to, int64_t n) {
+  for (int64_t i = 0; i < n; i += kTogether) store(load(from + i), to + i);
+}
+
+// Write one key or value per row, (B, G, 1, D), into the cache (B, G, S, D) at `place`.
+template <typename T>
+void write_one(const at::Tensor& given, at::Tensor& store, int64_t place) {
+  const float* from = given.const_data_ptr<float>();
+  T* to = static_cast<T*>(store.data_ptr()) + place * store.stride(2);
+  for (int64_t b = 0; b < store.size(0); ++b)
+    for (int64_t g = 0; g < store.size(1); ++g)
+      copy_numbers(from + b * given.stride(0) + g * given.stride(1), to + b * store.stride(0) + g * store.stride(1),
+                   store.size(3));
+}
+
+// Write one key and value per row, (B, G, 1, D), into the cache (B, G, S, D), float32 or float16, at `place` (1).
 void write_token(const at::Tensor& k, const at::Tensor& v, at::Tensor& keys, at::Tensor& values, const at::Tensor& place) {
   const int64_t at = place.const_data_ptr<int64_t>()[0], width = keys.size(3);
   TORCH_CHECK(0 <= at && at < keys.size(2), say("write_token: place ", at, " in a cache of ", keys.size(2)));
   const std::pair<const at::Tensor*, at::Tensor*> stores[] = {{&k, &keys}, {&v, &values}};
   for (const auto& [given, store] : stores) {
-    TORCH_CHECK(given->scalar_type() == at::kFloat && store->scalar_type() == at::kFloat && given->stride(3) == 1 &&
-                    store->stride(3) == 1 && given->size(0) == store->size(0) && given->size(1) == store->size(1) &&
-                    given->size(2) == 1 && given->size(3) == width && store->sizes() == keys.sizes(),
-                say("write_token: ", given->sizes(), " into a cache ", store->sizes(), ", expected float32"));
-    const float* from = given->const_data_ptr<float>();
-    float* to = store->data_ptr<float>() + at * store->stride(2);
-    for (int64_t b = 0; b < store->size(0); ++b)
-      for (int64_t g = 0; g < store->size(1); ++g)
-        std::memcpy(to + b * store->stride(0) + g * store->stride(1), from + b * given->stride(0) + g * given->stride(1),
-                    width * sizeof(float));
+    const bool is_half = store->scalar_type() == at::kHalf;
+    TORCH_CHECK(given->scalar_type() == at::kFloat && (is_half ? width % kTogether == 0 : store->scalar_type() == at::kFloat),
+                "write_token: expected float32 tokens and a cache in float32, or in float16 for heads of whole registers");
+    TORCH_CHECK(given->stride(3) == 1 && store->stride(3) == 1 && given->size(0) == store->size(0) &&
+                    given->size(1) == store->size(1) && given->size(2) == 1 && given->size(3) == width &&
+                    store->sizes() == keys.sizes(),
+                say("write_token: ", given->sizes(), " into a cache ", store->sizes()));
+    if (is_half)
+      write_one<Half>(*given, *store, at);
+    else
+      write_one<float>(*given, *store, at);
   }
 }
 }  // namespace rows

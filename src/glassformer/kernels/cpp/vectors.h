@@ -15,6 +15,7 @@ inline Numbers higher_of(Numbers x, Numbers y) { return vmaxnmq_f32(x, y); }
 inline bool is_any_above(Numbers x, float least) { return vmaxvq_u32(vcgtq_f32(x, vdupq_n_f32(least))) != 0; }
 inline void sums_of(const Numbers* x, float* to) { vst1q_f32(to, vpaddq_f32(vpaddq_f32(x[0], x[1]), vpaddq_f32(x[2], x[3]))); }
 inline Numbers load(const Half* from) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(&from->bits))); }
+inline void store(Numbers x, Half* to) { vst1_u16(&to->bits, vreinterpret_u16_f16(vcvt_f16_f32(x))); }
 #elif defined(__AVX512F__)
 constexpr int kRegisters = 32;
 using Numbers = __m512;
@@ -38,6 +39,9 @@ inline void sums_of(const Numbers* x, float* to) {
 }
 
 inline Numbers load(const Half* from) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))); }
+inline void store(Numbers x, Half* to) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
 #else
 constexpr int kRegisters = 16;
 using Numbers = __m256;
@@ -65,6 +69,9 @@ inline void sums_of(const Numbers* x, float* to) {
 }
 
 inline Numbers load(const Half* from) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))); }
+inline void store(Numbers x, Half* to) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
+}
 #endif
 constexpr int64_t kTogether = sizeof(Numbers) / sizeof(float);  // floats per register
 
