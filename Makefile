@@ -32,10 +32,10 @@ demo: $(DEMO_READY) ## train a translator in about four minutes, try it, look in
 	$(BIN)/glassformer demo $(TASK) $(if $(filter translation,$(TASK)),--to $(LANG_TO))
 
 test: $(READY) ## run the tests on two cores
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist worksteal
 
 test-full: $(READY) ## run every test with its large counts
-	$(BIN)/pytest -n 2 --full
+	$(BIN)/pytest -n 2 --dist worksteal --full
 
 test-everywhere: $(READY) ## run the tests as other machines would: other CPUs, threads, locales, homes, users; takes hours
 	tools/test_everywhere.sh

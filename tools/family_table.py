@@ -65,8 +65,10 @@ def family_table() -> str:
 def _config_of(family: Family) -> ModelConfig:
     """Return the config of a small model with the family's usual settings."""
     for name in sorted(PRESETS, key=lambda name: name != "tiny-llama"):  # most decoders are like Llama
+        if not name.startswith("tiny-"):
+            continue
         config = preset(name)
-        if name.startswith("tiny-") and config.kind == family.kind:
+        if config.kind == family.kind:
             with suppress(ValueError, KeyError):
                 values = {"model_type": family.model_type, **family.write_config(config)}
                 return family.read_config(values, frozenset({"final_logits_bias"}))

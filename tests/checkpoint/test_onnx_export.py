@@ -41,7 +41,7 @@ def random_model(name, *, seed=1, **changes):
             {"n_encoder_layers": 1, "share_layers": True, "tie": "none", "source_vocab_size": 30},
             marks=pytest.mark.full,
         ),
-        ("tiny-bert-base", {"n_encoder_layers": 1, "positions": "sinusoidal"}),
+        pytest.param("tiny-bert-base", {"n_encoder_layers": 1, "positions": "sinusoidal"}, marks=pytest.mark.full),
         pytest.param("tiny-qwen2-moe", {"n_decoder_layers": 1}, marks=pytest.mark.full),
     ],
 )

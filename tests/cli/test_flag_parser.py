@@ -115,3 +115,16 @@ def test_a_dataclass_is_a_group_of_options(capsys):
     with pytest.raises(SystemExit):
         call_function(find, ["-h"], "find")
     assert "How to search:\n  --beam N                Width of the beam.\n" in capsys.readouterr().out
+
+
+def test_a_list_that_is_given_twice_is_refused_and_the_last_of_single_values_counts():
+    """Of --data a.tsv --data b.tsv, the first file would be left out in silence."""
+
+    def read(*, data: tuple[Path, ...] = (), beam: int = 1) -> None:
+        """Read files."""
+        assert (data, beam) == ((Path("a"), Path("b")), 3)
+
+    call_function(read, ["--data", "a", "b", "--beam", "2", "--beam", "3"], "read")
+    for words in (["--data", "a", "--data", "b"], ["--data=a", "--beam", "3", "--data=b"]):
+        with pytest.raises(UsageError, match="--data occurs twice: expected all its values after one --data"):
+            call_function(read, words, "read")

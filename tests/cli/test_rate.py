@@ -82,3 +82,18 @@ def test_a_question_comes_with_its_context(tmp_path):
     assert _text_of(record, INPUT_FIELDS, 0, tmp_path) == "what?\tit is red"
     with pytest.raises(ValueError, match="record 2 has no text"):
         _text_of({"x": 1}, INPUT_FIELDS, 1, tmp_path)
+
+
+def test_only_a_line_feed_ends_a_line(files, monkeypatch, capsys):
+    """As in `run`, whose outputs are rated: otherwise outputs would stand beside the inputs of other items."""
+    (files / "in.txt").write_bytes("\ufeffa\u2028b\r\nc\x85d\r\n".encode())
+    (files / "one.txt").write_bytes("x\u2029y\nz\x0c\n".encode())
+    (files / "two.txt").write_bytes(b"1\n2\n")
+    words = ["--data", files / "in.txt", files / "one.txt", files / "two.txt", "--out", files / "r.jsonl"]
+    call(monkeypatch, capsys, *words, "--report")
+    expected = RatingSession(
+        ["a\u2028b", "c\x85d"], {"one": ["x\u2029y", "z\x0c"], "two": ["1", "2"]}, files / "r.jsonl", "choice"
+    )
+    assert expected.answers == [], "the session of the file is the same"
+    (files / "two.txt").write_bytes(b"1\n\xff\n")
+    assert "two.txt:2: not valid UTF-8" in call(monkeypatch, capsys, *words, "--report", code=1).err

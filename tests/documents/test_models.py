@@ -48,7 +48,8 @@ def count(model):
     ],
 )
 def test_parameter_counts_equal_the_documents(build, parameters):
-    assert count(build()) == parameters
+    with torch.device("meta"):  # no memory for the largest ones
+        assert count(build()) == parameters
 
 
 @pytest.mark.parametrize("mask_dtype", [torch.float32, torch.int64, torch.bool])

@@ -68,3 +68,22 @@ def test_a_task_json_that_does_not_fit_the_model_is_refused(tmp_path):
         seal_folder(tmp_path / "model")
         with pytest.raises(ValueError, match=message):
             load(tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    ("inputs", "right", "wrong", "message"),
+    [
+        ("texts", "the cat", "the cat\tanimal", r"'the cat\\tanimal' is two texts, by its tab: expected one text"),
+        ("pairs", "the cat\tit is red.", "the cat", "'the cat' is one text: expected two texts with a tab"),
+    ],
+)
+def test_a_line_must_be_what_the_model_was_trained_on(tmp_path, inputs, right, wrong, message):
+    """A table with a column of labels would otherwise be classified with its labels as second texts."""
+    settings = {"labels": LABELS, "multi_label": False, "inputs": inputs}
+    with_reader(Classifier, "sequence_class", settings, n_labels=3, pooling="mean").save(tmp_path / "m", "A model.")
+    tool = load(tmp_path / "m")
+    assert tool.inputs == inputs
+    assert tool.run(right) in LABELS
+    with pytest.raises(ValueError, match=message):
+        tool.run(wrong)
+    assert tool.run(["", " "]) == ["", ""]

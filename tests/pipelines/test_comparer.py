@@ -33,6 +33,14 @@ def test_a_line_needs_two_texts():
         make(Comparer).run(["one text"])
 
 
+@pytest.mark.parametrize("kind", [Comparer, ParaphraseDetector])
+@pytest.mark.parametrize("line", ["a\tb\t1", "a\t", "\tb", "a\t\tb"])
+def test_a_line_with_other_columns_is_refused(kind, line):
+    """A third column, such as a label, would be read as a part of the second text."""
+    with pytest.raises(ValueError, match="expected two texts with a tab between them"):
+        make(kind).run([line])
+
+
 def test_the_threshold_decides_and_is_stored():
     tool = make(ParaphraseDetector)
     assert tool.settings()["threshold"] == 0.25

@@ -1,11 +1,14 @@
 """The generator writes what HF Transformers writes, and renders conversations."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from glassformer.decoding import GenerationConfig
 from glassformer.pipelines.generator import Generator, said
 from glassformer.pipelines.load import load
+from glassformer.pipelines.pipeline import LineAnswer, LineRequest
 from pipelines.hf_folders import WORDS
 from pipelines.tiny_pipelines import decoder as tiny_decoder
 from pipelines.tiny_pipelines import make, pretrained
@@ -74,3 +77,15 @@ def test_a_model_without_a_chat_template_cannot_answer():
 def test_the_system_message_comes_first():
     assert [one["role"] for one in said("hello", "Be short.")] == ["system", "user"]
     assert said("hello") == [{"role": "user", "content": "hello"}]
+
+
+def test_a_blank_line_stays_blank_and_an_empty_prompt_is_answered(decoder):
+    model = load(decoder[0])
+    request = LineRequest(generation=GenerationConfig(max_new_tokens=5), n_best=1)
+    for chat in (False, True):
+        first, blank, spaces = model.answer_lines(["the cat sat", "", "  "], replace(request, chat=chat))
+        assert first.line
+        assert blank == spaces == LineAnswer("", {"text": "", "n_best": []}, ("",), ())
+    assert model.answer_lines([""], request) == [blank]
+    (found,) = model.answer_texts([""], request)
+    assert found.line == "".join(model.stream("", request.generation)) != ""

@@ -36,6 +36,7 @@ LINES = {
 ONE_TEXT = {"explain", "stream", "read"}
 INNER = {
     "answer_lines",
+    "answer_texts",
     "candidates",
     "stream_after",
     "windows",

@@ -163,9 +163,12 @@ def test_any_of_several_end_tokens_ends_a_text():
 
 
 @pytest.mark.parametrize("search", SEARCHES)
-@pytest.mark.parametrize("config", [*DECODERS.values(), PAIR], ids=[*DECODERS, "pair"])
-def test_running_one_step_ahead_gives_the_same_texts(search, config, monkeypatch):
-    """As on a GPU, a step starts before the tokens of the previous one are read, and rows leave in between."""
+@pytest.mark.parametrize(("kind", "config"), [*DECODERS.items(), ("pair", PAIR)], ids=[*DECODERS, "pair"])
+def test_running_one_step_ahead_gives_the_same_texts(search, kind, config, monkeypatch, count):
+    """As on a GPU, a step starts before the tokens of the previous one are read, and rows leave in between.
+
+    Without --full, most kinds of models write short texts only.
+    """
     ran = []
 
     def can_run_ahead(runner):
@@ -176,7 +179,8 @@ def test_running_one_step_ahead_gives_the_same_texts(search, config, monkeypatch
     model = make(config)
     begin = BEGIN if config.n_encoder_layers else None
     inputs = [[5, 6, 7], [8, 9], [10], [11, 12, 13, 14]]
-    for limit in (1, 9, 200):
+    every = (1, 9, 200)
+    for limit in every if kind in ("pair", "rotary, grouped") else count((9,), every):
         assert_same(*both_ways(model, inputs, replace(SEARCHES[search], max_new_tokens=limit, min_new_tokens=0), begin))
     assert ran
 

@@ -6,7 +6,8 @@ import pytest
 
 from glassformer.decoding import Engine, EngineFullError, GenerationConfig, generate
 from glassformer.models import preset
-from glassformer.serve.compute_thread import ComputeThread, EngineFaultError
+from glassformer.serve.compute_thread import ComputeThread
+from glassformer.serve.engine_frames import EngineFaultError
 from glassformer.serve.engine_run import EngineRun
 from glassformer.serve.server_metrics import ServerMetrics
 from oracle import random_model

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from glassformer.serve.api_errors import ApiError
-from glassformer.serve.event_stream import EventStream, answer_unless_gone, as_event
+from glassformer.serve.event_stream import DONE, ChunkFormat, EventStream, answer_unless_gone, as_event
 
 
 async def never():
@@ -36,17 +36,29 @@ def stream(values, *, receive=never, timeout=5.0):
 
 def test_values_are_sent_as_events():
     async def values():
-        yield {"a": "ü\n"}
-        yield {"b": 1}
+        yield as_event({"a": "ü\n"})
+        yield as_event({"b": 1})
 
-    text, closed = stream(values)
-    assert text == 'data: {"a": "ü\\n"}\n\ndata: {"b": 1}\n\ndata: [DONE]\n\n'
-    assert closed
+    async def with_end():
+        yield as_event({"a": "ü\n"}) + as_event({"b": 1}) + DONE
+
+    for given in (values, with_end):
+        text, closed = stream(given)
+        assert text == 'data: {"a": "ü\\n"}\n\ndata: {"b": 1}\n\ndata: [DONE]\n\n'
+        assert closed
+
+
+def test_chunks_are_written_as_whole_objects_are():
+    head, choice = {"id": 'a"b', "model": "ü"}, {"index": 0, "delta": {"content": "\n\N{GRINNING FACE}"}}
+    plain, counted = ChunkFormat(head, with_usage=False), ChunkFormat(head, with_usage=True)
+    assert plain.choice(choice) == as_event({**head, "choices": [choice]})
+    assert counted.choice(choice) == as_event({**head, "choices": [choice], "usage": None})
+    assert counted.usage({"total_tokens": 3}) == as_event({**head, "choices": [], "usage": {"total_tokens": 3}})
 
 
 def test_an_error_in_the_middle_is_an_event():
     async def values():
-        yield 1
+        yield as_event(1)
         raise ValueError("too long")
 
     text, closed = stream(values)
@@ -61,7 +73,7 @@ def test_a_stream_ends_when_the_client_goes_or_the_time_is_up():
 
     async def values():
         try:
-            yield 1
+            yield as_event(1)
             await never()
         finally:
             ended.append(True)

@@ -1,6 +1,7 @@
 """A corpus is tokenized into shards: complete, resumable, in parts, and with the same result however it was divided."""
 
 import json
+import os
 from dataclasses import replace
 
 import pytest
@@ -193,3 +194,29 @@ def test_the_size_of_large_data_is_estimated(files):
     assert found.examples == 300
     true = sum(len((files / f"{name}.en").read_text(encoding="utf-8")) - 150 for name in ("news", "web"))
     assert found.source_characters == pytest.approx(true, rel=0.1)
+
+
+def test_line_separators_of_unicode_do_not_divide_a_validation_example(tmp_path):
+    """U+2028 and U+0085 are no line breaks of a file: JSON does not escape them."""
+    texts = [f"one\u2028two\x85{n}" for n in range(60)]
+    (tmp_path / "a.tsv").write_text("source\ttarget\n" + "".join(f"{x}\t{x}\n" for x in texts), encoding="utf-8")
+    config = make_config(TranslationConfig, {"data.source": [tmp_path / "a.tsv"], "model.vocab_size": 300})
+    corpus = prepare_corpus("translation", config, tmp_path / "pairs", processes=1)
+    valid = corpus.valid_examples(config.data)
+    assert valid
+    assert {pair.source for pair in valid} | {source for source, _ in pairs_of(corpus)} == {*texts}
+
+
+def test_files_that_were_edited_without_a_new_size_are_refused(files):
+    prepare_corpus("translation", translation_config(files), files / "out", processes=1)
+    text = (files / "web.en").read_text(encoding="utf-8")
+    (files / "web.en").write_text(text.replace("many", "more"), encoding="utf-8")
+    os.utime(files / "web.en", (0, 0))  # the clock of a file system may be coarse
+    with pytest.raises(ValueError, match="the data files have changed"):
+        prepare_corpus("translation", translation_config(files), files / "out")
+
+
+def test_an_empty_file_beside_a_full_one_is_an_error_that_names_both(files):
+    (files / "web.de").write_text("", encoding="utf-8")
+    with pytest.raises(BadRecordError, match=r"web.en:1: .*web.de has fewer lines"):
+        prepare_corpus("translation", translation_config(files), files / "out", processes=1)

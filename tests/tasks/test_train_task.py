@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 import threading
 from dataclasses import replace
 
@@ -22,12 +23,18 @@ from glassformer.training.run_folder import RECORD, RunFolder, RunMismatchError,
 from tasks.tiny_tasks import WORDS, encoder_config, files_of, translation, write_pairs
 
 
+@pytest.fixture(scope="module")
+def trained_once(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trained")
+    write_pairs(folder)
+    Translation(translation(folder)).train(folder / "m")
+    return folder
+
+
 @pytest.fixture
-def trained(tmp_path):
-    """The folder of a finished run, with its data."""
-    write_pairs(tmp_path)
-    Translation(translation(tmp_path)).train(tmp_path / "m")
-    return tmp_path
+def trained(tmp_path, trained_once):
+    """The folder of a finished run, with its data: a copy for each test."""
+    return shutil.copytree(trained_once, tmp_path, dirs_exist_ok=True)
 
 
 def record_of(folder):
@@ -307,13 +314,11 @@ def test_a_link_and_its_folder_have_one_run(trained):
     assert not (trained / "link.run").exists()
 
 
-@pytest.mark.parametrize(
-    "damage", ["{", "[]", '{"format": 2}', '{"format": 1}', '{"format": 2, "id": 3}', "[" * 10_000]
-)
-def test_a_damaged_record_is_named(trained, damage):
-    (trained / "m.run" / RECORD).write_text(damage, encoding="utf-8")
-    with pytest.raises(CorruptFolderError, match=r"run\.json.*--restart"):
-        Translation(translation(trained)).train(trained / "m")
+def test_a_damaged_record_is_named(trained):
+    for damage in ("{", "[]", '{"format": 2}', '{"format": 1}', '{"format": 2, "id": 3}', "[" * 10_000):
+        (trained / "m.run" / RECORD).write_text(damage, encoding="utf-8")
+        with pytest.raises(CorruptFolderError, match=r"run\.json.*--restart"):
+            Translation(translation(trained)).train(trained / "m")
     Translation(translation(trained)).train(trained / "m", restart=True, overwrite=True)
 
 

@@ -191,7 +191,7 @@ update, made = Trainer._update, []
 
 def update_and_be_stopped(self):
     made.append(1)
-    if len(made) == 30:
+    if len(made) == 12:
         os.kill(os.getpid(), signal.SIGTERM)
     return update(self)
 
@@ -200,16 +200,19 @@ runpy.run_module("glassformer", run_name="__main__", alter_sys=True)
 """
 
 
-def test_a_signal_saves_a_checkpoint_and_the_same_command_resumes(tmp_path, trained):
+def test_a_signal_saves_a_checkpoint_and_the_same_command_resumes(tmp_path, here):
     write_corpus(tmp_path)
-    command = [*TRAIN, "--updates", "200", "--eval-every", "100", "--out", "model"]
+    command = [*TRAIN, "--updates", "30", "--eval-every", "20", "--out", "model"]
     stopped = subprocess.run(
         [sys.executable, "-c", STOPPED, *command], cwd=tmp_path, capture_output=True, encoding="utf-8", check=False
     )
     assert stopped.returncode == 143, stopped.stderr
     assert "run the same command again to resume" in stopped.stderr
-    assert glassformer(*command, folder=tmp_path).returncode == 0
-    weights = [(folder / "model" / "model.safetensors").read_bytes() for folder in (tmp_path, trained[0])]
+    resumed = here(*command, folder=tmp_path)
+    assert resumed.returncode == 0, resumed.stderr
+    assert re.search(r"resuming at update 1\d", resumed.stderr)
+    assert here(*command[:-1], "whole", folder=tmp_path).returncode == 0
+    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("model", "whole")]
     assert weights[0] == weights[1]
 
 

@@ -202,3 +202,27 @@ def test_the_bounds_leave_room_for_long_conversations():
         assert len(control_tokens(ids)) >= 2001
     assert 10 * sum(len(message["content"]) for message in messages) / 2 < MAX_CHARS
     assert 10 * len(messages) < MAX_NODES
+
+
+def test_a_conversation_of_known_form_is_rendered_once(monkeypatch):
+    """The rendering with marks is kept, and made again where it does not fit, such as on another day."""
+    counts = []
+    render = chat.ChatTemplate.render
+
+    def counting(self, *arguments):
+        counts.append(1)
+        return render(self, *arguments)
+
+    monkeypatch.setattr(chat.ChatTemplate, "render", counting)
+    template = "{{ strftime_now('%d %B') }}" + TEMPLATES["plain"]
+    days = [datetime(2026, 11, 17), datetime(2026, 11, 18)]
+    for day, text, expected in ((0, "one", 2), (0, "<|stop|>", 1), (1, "three", 2), (1, "four", 1), (1, " ", 2)):
+        monkeypatch.setattr(chat, "datetime", type("Clock", (), {"now": staticmethod(lambda day=day: days[day])}))
+        counts.clear()
+        found = render_chat([{"role": "user", "content": text}], template, TOKENIZER)
+        assert len(counts) == expected
+        assert [CONTROL[token] for token in found if token in CONTROL] == ["<|start|>", "<|stop|>", "<|start|>"]
+        assert TOKENIZER.decode(found).startswith(days[day].strftime("%d %B"))
+    monkeypatch.setattr(chat, "MAX_SKELETONS", 1)
+    render_chat([{"role": "user", "content": "x"}] * 3, template, TOKENIZER)
+    assert len(chat._SKELETONS) == 1

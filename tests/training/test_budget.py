@@ -135,7 +135,7 @@ MACHINES = {
 
 
 @pytest.mark.parametrize("name", MACHINES)
-@pytest.mark.parametrize("eval_every", [20, 60, 100_000])
+@pytest.mark.parametrize("eval_every", [20, pytest.param(60, marks=pytest.mark.full), 100_000])
 def test_the_whole_command_takes_the_given_minutes(tmp_path, monkeypatch, name, eval_every):
     machine = Machine(monkeypatch, **MACHINES[name])
     taken = machine.train(tmp_path / "a", replace(CONFIG, eval_every=eval_every, save_every=eval_every))

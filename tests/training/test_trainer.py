@@ -32,7 +32,9 @@ def uninterrupted(tmp_path_factory):
     return fingerprint(trainer.run())
 
 
-@pytest.mark.parametrize("stop_at", range(1, 19))
+@pytest.mark.parametrize(
+    "stop_at", [pytest.param(n, marks=[] if n in (1, 2, 7, 8, 13, 18) else pytest.mark.full) for n in range(1, 19)]
+)
 def test_a_run_interrupted_at_any_batch_is_bit_identical(tmp_path, uninterrupted, stop_at):
     """Every second batch is in the middle of an accumulated update. The process sends SIGTERM to itself."""
     trainer, seen = make_trainer(tmp_path / "checkpoints"), []

@@ -64,18 +64,20 @@ class Checked:
 
     def __new__(cls, *args: Any, **values: Any) -> Self:
         """Raise a TypeError that suggests a field for an unknown name. The dataclass's own error has no suggestion."""
-        known = [field.name for field in fields(cls)]  # type: ignore[arg-type]
+        kind: Any = cls
+        known = hints_of(kind)
         for name in values:
             if name not in known:
-                raise TypeError(f"{cls.__name__} has no field {name!r}: {suggestion(name, known, aliases=cls.ALIASES)}")
+                near = suggestion(name, list(known), aliases=cls.ALIASES)
+                raise TypeError(f"{cls.__name__} has no field {name!r}: {near}")
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
         kind: Any = type(self)
-        for name, hint in hints_of(kind).items():
+        for name, parts in _parts_by_field(kind).items():
             value = getattr(self, name)
             try:
-                found = as_field(hint, value)
+                found = _as_parts(parts, value)
             except InvalidFieldError as error:
                 raise (TypeError if error.wrong_type else ValueError)(
                     f"{name}={shown(value)}: expected {error.expected}"
@@ -91,12 +93,22 @@ def hints_of(kind: Any) -> dict[str, Any]:
     return {field.name: hints[field.name] for field in fields(kind)}
 
 
+@cache
+def _parts_by_field(kind: Any) -> dict[str, tuple[Any, Range | None, bool]]:
+    """Return the parts of each field's type hint by name. Splitting them for each config took most of its time."""
+    return {name: parts_of(hint) for name, hint in hints_of(kind).items()}
+
+
 def as_field(hint: Any, value: Any) -> Any:
     """Return a value converted to the type of a field with this type hint.
 
     Raises InvalidFieldError if the value cannot be converted or is outside the hint's `Range`.
     """
-    kind, allowed, is_optional = parts_of(hint)
+    return _as_parts(parts_of(hint), value)
+
+
+def _as_parts(parts: tuple[Any, Range | None, bool], value: Any) -> Any:
+    kind, allowed, is_optional = parts
     if value is None and is_optional:
         return None
     try:

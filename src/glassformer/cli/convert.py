@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Literal
 
+from glassformer.cli.flag_parser import UsageError
+
 
 def convert(
     path: Path,
@@ -10,7 +12,7 @@ def convert(
     to: Literal["hf", "safetensors", "gguf", "ct2", "onnx"],
     out: Path,
     verify: bool = False,
-    numbers: Literal["f32", "f16", "q8_0"] = "f16",
+    numbers: Literal["f32", "f16", "q8_0"] | None = None,
     allow_pickle: bool = False,
     overwrite: bool = False,
 ) -> None:
@@ -26,17 +28,20 @@ def convert(
         out: Folder or file to write.
         verify: Run the result and the source, each with its own library where that is installed, and compare their
             outputs. Exit with 1 if a difference exceeds its tolerance.
-        numbers: Number format of the matrices in a GGUF file.
+        numbers: Number format of the matrices in a GGUF file. (default: f16)
         allow_pickle: Also read weights from pytorch_model.bin, with a reader that accepts only tensors.
         overwrite: Replace a model in --out; other files are never replaced.
     """
+    if numbers is not None and to != "gguf":
+        raise UsageError(f"--numbers {numbers} has no effect with --to {to}: expected --to gguf, or no --numbers")
     from glassformer.pipelines import conversion
 
-    model = conversion.convert(path, out, to, numbers=numbers, allow_pickle=allow_pickle, overwrite=overwrite)
+    stored = numbers or "f16"
+    model = conversion.convert(path, out, to, numbers=stored, allow_pickle=allow_pickle, overwrite=overwrite)
     print(f"wrote {out}: {model.kind}, {model.n_parameters():,} parameters")
     if verify:
         from glassformer.pipelines.agreement import verify as verify_result
 
-        found = verify_result(path, model, out, to, numbers=numbers, allow_pickle=allow_pickle)
+        found = verify_result(path, model, out, to, numbers=stored, allow_pickle=allow_pickle)
         print("\n".join(found.lines()))
         found.check(out)

@@ -72,6 +72,8 @@ def parse_options(
             values = ["true"]
         if not values:
             raise UsageError(f"{option.flag} has no value: expected {_metavar(option)} after it")
+        if name in given and _is_list(option):  # the first values would be lost
+            raise UsageError(f"{option.flag} occurs twice: expected all its values after one {option.flag}")
         given[name] = _read(option, values)
     for option in positional:
         own = words if _is_list(option) else words[:1]

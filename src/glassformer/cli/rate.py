@@ -85,20 +85,23 @@ def _outputs(path: Path, inputs: list[str], compute: ComputeOptions) -> list[str
 
 
 def _records(path: Path) -> list[Any]:
-    """Return the lines of a file of inputs or outputs: strings, or JSON values."""
+    """Return the lines of a file of inputs or outputs: strings, or JSON values. Only a line feed ends a line."""
+    from glassformer.data.readers.text_files import BadUtf8Error, check_file, read_lines
+
     if path.suffix not in OUTPUT_FILES:
         raise UsageError(f"{path}: expected a file that ends in .jsonl or .txt")
-    lines = path.read_text(encoding="utf-8").splitlines()
-    if path.suffix == ".txt":
-        return list(lines)
-    found = []
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            found.append(loads(line))
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"{path}:{number} is not JSON: {error}") from error
+    check_file(path)
+    found: list[Any] = []
+    for text, problem, where in read_lines(path):
+        if problem:
+            raise BadUtf8Error(where)
+        if path.suffix == ".txt":
+            found.append(text)
+        elif text.strip():
+            try:
+                found.append(loads(text))
+            except (ValueError, RecursionError) as error:
+                raise ValueError(f"{where} is not JSON: {error}") from error
     return found
 
 

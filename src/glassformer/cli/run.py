@@ -178,7 +178,8 @@ def _use(model: Any, given: Given, lines: LineOptions, answers: AnswerOptions, d
             )
             _show(_write(model, prompt, request))
         else:
-            print(answer([decoder.prompt])[0].replace("\n", "\\n"))
+            (found,) = model.answer_texts([decoder.prompt], request)
+            print(as_line(found, answers).replace("\n", "\\n"))
     elif decoder.chat and lines.input is None and sys.stdin.isatty() and is_plain:
         _converse(model, request, quiet=lines.quiet)
     else:

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
@@ -51,7 +51,7 @@ def serve(
     if parallel:
         _serve_together(found, parallel, listen, limits, batch, compute)
         return
-    app = make_app(found, compute.load, listen=listen, limits=limits, batch=batch)
+    app = make_app(found, compute.load, listen=listen, limits=limits, batch=batch, load_options=asdict(compute))
     serve_app(app, listen, limits, on_start=_announcer(found, listen))
 
 

@@ -180,6 +180,11 @@ class Engine:
         with inference(self.model):
             self._step()
 
+    def forget_texts(self) -> None:
+        """Forget the texts that the pool has kept. No request may wait or run."""
+        if self._reader is not None:
+            self._reader.batch.runner.pool.reset()
+
     def close(self) -> None:
         """Drop all requests, and leave the pool and its recorded steps to the next engine of the model."""
         with self._lock:

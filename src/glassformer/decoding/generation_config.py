@@ -4,6 +4,7 @@ import math
 import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
+from functools import cache
 from numbers import Integral, Real
 from typing import Any, Literal
 
@@ -124,9 +125,8 @@ class GenerationConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings that differ from the defaults, as JSON values."""
-        values = {item.name: getattr(self, item.name) for item in fields(self)}
-        default = GenerationConfig()
-        changed = {name: value for name, value in values.items() if value != getattr(default, name)}
+        defaults = _defaults()
+        changed = {name: value for name, value in vars(self).items() if value != defaults[name]}
         if "logit_bias" in changed:
             # JSON has no infinity.
             changed["logit_bias"] = {
@@ -188,7 +188,14 @@ class GenerationConfig:
             raise ValueError(f"diversity_penalty={self.diversity_penalty} with one group: expected num_beam_groups > 1")
 
 
+@cache
+def _defaults() -> dict[str, Any]:
+    return vars(GenerationConfig())
+
+
 def _check_whole(name: str, value: Any) -> None:
+    if type(value) is int and 0 <= value <= _MAX_WHOLE:  # asking for Integral takes ten times as long
+        return
     is_whole = isinstance(value, Integral) and not isinstance(value, bool)
     if not is_whole:
         raise ValueError(f"{name}={shown(value)}: expected a whole number, 0 or more")
@@ -198,6 +205,8 @@ def _check_whole(name: str, value: Any) -> None:
 
 def _number(name: str, value: Any) -> float:
     """Return a finite number as a float; raise for anything else."""
+    if type(value) is float and math.isfinite(value):
+        return value
     is_number = isinstance(value, Real) and not isinstance(value, bool)
     number = int(value) if isinstance(value, Integral) else float(value) if is_number else math.nan
     if not is_number or not abs(number) <= sys.float_info.max:  # so that NaN is refused too

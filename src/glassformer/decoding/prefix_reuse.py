@@ -19,6 +19,9 @@ def find_longest_prefix(pool: CachePool, tokens: Sequence[int], minimum: int) ->
     for row in pool.rows:
         if row.state == "free" or row.memory_length:
             continue
+        needed = max(longest, minimum)  # tokens are counted only if enough are the same, which is soon known
+        if min(row.length, len(tokens) - 1) < needed or row.tokens[:needed] != tokens[:needed]:
+            continue
         n_shared = count_shared(row.tokens[: row.length], tokens[:-1])
         # Of equally good rows prefer one that no request uses: its text can be continued in place.
         if n_shared > longest or (n_shared == longest and best is not None and best.is_busy and not row.is_busy):

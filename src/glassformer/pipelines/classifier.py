@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple, overload
+from typing import TYPE_CHECKING, Literal, NamedTuple, overload
 
 import torch
 from torch import Tensor
@@ -22,6 +22,8 @@ from glassformer.pipelines.pipeline import (
 if TYPE_CHECKING:  # `glassformer run` imports no metrics
     from glassformer.metrics.scores import Scores
 
+InputKind = Literal["texts", "pairs", "any"]
+
 
 class Prediction(NamedTuple):
     """A label and the probability that the classifier gives it."""
@@ -31,17 +33,28 @@ class Prediction(NamedTuple):
 
 
 class Classifier(EncoderPipeline[LabeledExample]):
-    """An encoder that assigns one label to a text or a pair of texts, or with `multi_label` any number of labels."""
+    """An encoder that assigns one label to a text or a pair of texts, or with `multi_label` any number of labels.
+
+    `inputs` says what it was trained on, which decides what a line of `run` must be: "texts", "pairs" with a tab
+    between the two, or "any" if that is unknown.
+    """
 
     task, head, accepts_decoder = "classification", "sequence_class", True
 
     def __init__(
-        self, model: EncoderModel | DecoderModel, reader: Reader, *, labels: Sequence[str], multi_label: bool = False
+        self,
+        model: EncoderModel | DecoderModel,
+        reader: Reader,
+        *,
+        labels: Sequence[str],
+        multi_label: bool = False,
+        inputs: InputKind = "any",
     ):
         if len(labels) != model.config.n_labels:
             raise ValueError(f"{len(labels)} labels for a model of {model.config.n_labels} classes: expected as many")
-        super().__init__(model, reader, labels=list(labels), multi_label=multi_label)
-        self.labels, self.multi_label = list(labels), multi_label
+        kind = {} if inputs == "any" else {"inputs": inputs}
+        super().__init__(model, reader, labels=list(labels), multi_label=multi_label, **kind)
+        self.labels, self.multi_label, self.inputs = list(labels), multi_label, inputs
 
     def probabilities(self, texts: str | ManyInputs, *, batch_tokens: int | None = None) -> Tensor:
         """Return the probability of each label, in the order of `labels`.
@@ -82,7 +95,7 @@ class Classifier(EncoderPipeline[LabeledExample]):
 
     def _label_lines(self, lines: list[str], n_best: int | None) -> list[LineAnswer]:
         answers = []
-        for row in self.probabilities([_texts(line) for line in lines]):
+        for row in self.probabilities([self._texts(line) for line in lines]):
             chosen = self._chosen(row)
             ranked = [Prediction(self.labels[i], float(row[i])) for i in row.argsort(descending=True, stable=True)]
             shown = chosen if n_best is None else ranked[:n_best]
@@ -92,6 +105,15 @@ class Classifier(EncoderPipeline[LabeledExample]):
             texts, scores = tuple(one.label for one in shown), tuple(one.probability for one in shown)
             answers.append(LineAnswer(",".join(names), {**first, "labels": labels}, texts, scores))
         return answers
+
+    def _texts(self, line: str) -> Texts:
+        """Return the text or the two texts of a line. Raise ValueError if the model was trained on the other kind."""
+        first, tab, second = line.partition("\t")
+        if tab and self.inputs == "texts":
+            raise ValueError(f"{line[:200]!r} is two texts, by its tab: expected one text, as in the training data")
+        if not tab and self.inputs == "pairs":
+            raise ValueError(f"{line[:200]!r} is one text: expected two texts with a tab between them")
+        return (first, second) if tab else (line, None)
 
     def score(self, examples: Sequence[LabeledExample]) -> "Scores":
         """Classify the examples and return accuracy and macro-F1; with `multi_label` micro-F1, macro-F1 and accuracy.
@@ -128,8 +150,3 @@ class Classifier(EncoderPipeline[LabeledExample]):
             self.numbers(example)
         found = self.classify([(example.text, example.second) for example in examples])
         return [[p.label for p in predictions] for predictions in found], [example.labels for example in examples]
-
-
-def _texts(line: str) -> Texts:
-    first, tab, second = line.partition("\t")
-    return (first, second) if tab else (line, None)

@@ -42,8 +42,13 @@ class PairPipeline(EncoderPipeline[ScoredPair]):
     def _line_cosines(self, lines: list[str]) -> list[float]:
         """Return the cosine of each line's two texts, which are separated by a tab."""
         for line in lines:
-            if "\t" not in line:
+            texts = line.split("\t")
+            if len(texts) == 1:
                 raise ValueError(f"{line!r} is one text: expected two texts with a tab between them")
+            if len(texts) > 2:
+                raise ValueError(f"{line[:200]!r} is {len(texts)} texts: expected two texts with a tab between them")
+            if not all(text.strip() for text in texts):
+                raise ValueError(f"{line[:200]!r} has an empty text: expected two texts with a tab between them")
         return self.cosines([(first, second) for first, _, second in (line.partition("\t") for line in lines)])
 
 

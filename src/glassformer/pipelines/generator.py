@@ -13,6 +13,7 @@ from glassformer.pipelines.pipeline import (
     LineRequest,
     ManyTexts,
     Pipeline,
+    answer_lines_with_text,
     answer_of,
     candidate_of,
     check_text,
@@ -60,7 +61,16 @@ class Generator(Pipeline):
         return each_text(lines, lambda several: self._run(several, request), "lines")
 
     def answer_lines(self, lines: Sequence[str], request: LineRequest) -> list[LineAnswer]:
-        """Return the continuation of each line; with `request.chat`, the answer to each line as a message."""
+        """Return the continuation of each line; with `request.chat`, the answer to each line as a message.
+
+        A blank line stays blank.
+        """
+        return answer_lines_with_text(lines, answer_of([], request), lambda texts: self.answer_texts(texts, request))
+
+    def answer_texts(self, lines: Sequence[str], request: LineRequest) -> list[LineAnswer]:
+        """Answer texts as `answer_lines` does, but an empty one too: the model then starts a text of its own."""
+        if not lines:
+            return []
         prompts = [self.answer_to(said(text, request.system)) if request.chat else self.read(text) for text in lines]
         found = self.candidates_after(prompts, request.generation, with_scores=request.with_scores)
         return [answer_of(one, request) for one in found]

@@ -24,8 +24,6 @@ from glassformer.pipelines.pipeline import (
     LineAnswer,
     LineRequest,
     ManyTexts,
-    answer_lines_with_text,
-    answer_of,
     candidate_of,
     each_text,
 )
@@ -132,10 +130,7 @@ class LanguageModel(Generator, TrainedPipeline[Document]):
         """Return the continuation of each line. A blank line stays blank."""
         if request.chat:
             self.answer_to([])  # raises: there is no chat template
-        blank = answer_of([], request)
-        return answer_lines_with_text(
-            lines, blank, lambda texts: super(LanguageModel, self).answer_lines(texts, request)
-        )
+        return super().answer_lines(lines, request)
 
     @overload
     def generate(self, text: str = "", config: GenerationConfig | None = None, **changes: Any) -> str: ...

@@ -3,12 +3,12 @@
 import json
 import logging
 import time
-import uuid
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from glassformer.serve.body_limit import BODY
+from glassformer.serve.request_ids import new_id
 from glassformer.serve.server_metrics import ServerMetrics
 
 _LOG = logging.getLogger("glassformer.access")
@@ -28,7 +28,7 @@ class AccessLog:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        begin, status, number = time.monotonic(), 499, uuid.uuid4().hex  # 499: the client has gone without an answer
+        begin, status, number = time.monotonic(), 499, new_id()  # 499: the client has gone without an answer
         facts: dict[str, Any] = {}
         scope["glassformer.facts"] = facts
         if self._log_prompts:

@@ -3,7 +3,6 @@
 import json
 import re
 import time
-import uuid
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, suppress
 from typing import Any
@@ -13,10 +12,11 @@ from fastapi.responses import Response
 
 from glassformer.serve.api_errors import ApiError, bad_value
 from glassformer.serve.engine_run import EngineRun, WrittenPiece
-from glassformer.serve.event_stream import respond
+from glassformer.serve.event_stream import DONE, ChunkFormat, respond
 from glassformer.serve.generation_fields import check_max_tokens
 from glassformer.serve.log_prob_formats import TokenScores, as_chat_log_probs
 from glassformer.serve.openai_schemas import ChatMessage, ChatRequest
+from glassformer.serve.request_ids import new_id
 from glassformer.serve.served_models import ServedModel
 from glassformer.serve.server_state import ServerState
 from glassformer.serve.text_generation import (
@@ -49,7 +49,7 @@ async def _start(server: ServerState, body: ChatRequest, stack: AsyncExitStack) 
     asked = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     field = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
     max_tokens = check_max_tokens(field, asked, server.limits.default_tokens, server.limits)
-    prompt = await server.prepare(_read, body, model)
+    prompt = await server.prepare(_read, body, model, n_characters=_count_characters(body))
     n_top = (body.top_logprobs or 0) if body.logprobs else None
     run = await start_run(server, model, body, [prompt], max_tokens, n_top=n_top)
     stack.callback(run.cancel)
@@ -73,6 +73,14 @@ def _read(body: ChatRequest, model: ServedModel) -> list[int]:
         return render_chat(list(map(_message, body.messages)), template, pipeline.tokenizer, variables={"tools": tools})
     except ValueError as error:
         raise ApiError(400, f"messages: {error}", param="messages") from error
+
+
+def _count_characters(body: ChatRequest) -> int | None:
+    """Return the length of a conversation of plain texts; None if it has other parts, such as tools."""
+    texts = [message.content for message in body.messages if message.tool_calls is None]
+    if body.tools or len(texts) < len(body.messages) or not all(isinstance(text, str) for text in texts):
+        return None
+    return sum(len(text) for text in texts if isinstance(text, str))
 
 
 def _message(message: ChatMessage) -> dict[str, Any]:
@@ -99,6 +107,11 @@ def _arguments(text: str) -> Any:
     return text
 
 
+def _first_choice(index: int) -> dict[str, Any]:
+    """Return the choice of the event that begins a text."""
+    return {"index": index, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
+
+
 class _Answer:
     """The answer to a conversation, on its way."""
 
@@ -106,7 +119,7 @@ class _Answer:
         self.body, self.model, self.run = body, model, run
         self.copies = copies_of(body)
         self.head = {
-            "id": f"chatcmpl-{uuid.uuid4().hex}",
+            "id": f"chatcmpl-{new_id()}",
             "object": "chat.completion.chunk" if body.stream else "chat.completion",
             "created": int(time.time()),
             "model": body.model,
@@ -120,24 +133,22 @@ class _Answer:
         used = usage_of(server, request.scope, self.model, self.run, self.copies)
         return {**self.head, "choices": choices, "usage": used}
 
-    async def events(
-        self, server: ServerState, request: Request, with_usage: bool
-    ) -> AsyncGenerator[dict[str, Any], None]:
-        """Yield the pieces of the texts, as they are written."""
-        more: dict[str, Any] = {"usage": None} if with_usage else {}
-        for index in range(self.body.n or 1):
-            delta: dict[str, Any] = {"role": "assistant", "content": ""}
-            choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
-            yield {**self.head, "choices": [choice], **more}
+    async def events(self, server: ServerState, request: Request, with_usage: bool) -> AsyncGenerator[bytes, None]:
+        """Yield the pieces of the texts as events, as they are written; the first and the last with what is around."""
+        form = ChunkFormat(self.head, with_usage=with_usage)
+        found = [form.choice(_first_choice(index)) for index in range(self.body.n or 1)]
         filters = [ToolCallFilter() if self.body.tools else None for _ in range(self.body.n or 1)]
         async for pieces in self.run.pieces():
             for piece in pieces:
                 for index in range(piece.sample, piece.sample + self.copies):
-                    for choice in self._deltas(piece, index, filters[index]):
-                        yield {**self.head, "choices": [choice], **more}
+                    found += map(form.choice, self._deltas(piece, index, filters[index]))
+            if found and not self.run.has_ended:
+                yield b"".join(found)
+                found = []
         used = usage_of(server, request.scope, self.model, self.run, self.copies)
         if with_usage:
-            yield {**self.head, "choices": [], "usage": used}
+            found.append(form.usage(used))
+        yield b"".join([*found, DONE])
 
     def _deltas(self, piece: WrittenPiece, index: int, calls: ToolCallFilter | None) -> list[dict[str, Any]]:
         """Return the choices of the events for a piece: its text and, at the end, the reason."""

@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-import uuid
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
 from typing import Any
@@ -12,10 +11,11 @@ from fastapi.responses import Response
 
 from glassformer.serve.api_errors import ApiError, bad_value
 from glassformer.serve.engine_run import EngineRun
-from glassformer.serve.event_stream import respond
+from glassformer.serve.event_stream import DONE, ChunkFormat, respond
 from glassformer.serve.generation_fields import check_max_tokens
 from glassformer.serve.log_prob_formats import TokenScores, as_completion_log_probs
 from glassformer.serve.openai_schemas import CompletionRequest
+from glassformer.serve.request_ids import new_id
 from glassformer.serve.served_models import ServedModel
 from glassformer.serve.server_state import ServerState
 from glassformer.serve.text_generation import (
@@ -47,7 +47,8 @@ async def _start(server: ServerState, body: CompletionRequest, stack: AsyncExitS
     max_tokens = check_max_tokens("max_tokens", body.max_tokens, 16, server.limits)
     if not max_tokens and not body.echo:
         raise bad_value("max_tokens", max_tokens, "at least 1, or echo=true for the prompt alone")
-    prompts = await server.prepare(_read, body, model, server.limits.max_inputs)
+    size = len(body.prompt) if isinstance(body.prompt, str) else None
+    prompts = await server.prepare(_read, body, model, server.limits.max_inputs, n_characters=size)
     answer = _Answer(body, model, prompts)
     if body.echo:
         answer.given = [model.pipeline.tokenizer.decode(prompt) for prompt in prompts]
@@ -91,7 +92,7 @@ class _Answer:
         self.given_scores: list[TokenScores | None] = [None] * len(prompts)
         self.copies = copies_of(body)
         self.head = {
-            "id": f"cmpl-{uuid.uuid4().hex}",
+            "id": f"cmpl-{new_id()}",
             "object": "text_completion",
             "created": int(time.time()),
             "model": body.model,
@@ -116,17 +117,15 @@ class _Answer:
                 choices.append(self._choice(number, sample))
         return {**self.head, "choices": choices, "usage": self._usage(server, request)}
 
-    async def events(
-        self, server: ServerState, request: Request, with_usage: bool
-    ) -> AsyncGenerator[dict[str, Any], None]:
-        """Yield the pieces of the texts, as they are written."""
-        more: dict[str, Any] = {"usage": None} if with_usage else {}
+    async def events(self, server: ServerState, request: Request, with_usage: bool) -> AsyncGenerator[bytes, None]:
+        """Yield the pieces of the texts as events, as they are written; the last with what is after it."""
+        form, found = ChunkFormat(self.head, with_usage=with_usage), list[bytes]()
         if self.body.echo:
             for number in range(len(self.prompts)):
                 for sample in range(self.body.n or 1):
                     reason = "length" if self.run is None else None
                     choice = self._entry(number, sample, self.given[number], self.given_scores[number], 0, reason)
-                    yield {**self.head, "choices": [choice], **more}
+                    found.append(form.choice(choice))
         if self.run is not None:
             offsets: dict[tuple[int, int], int] = {}
             async for pieces in self.run.pieces():
@@ -141,10 +140,14 @@ class _Answer:
                         entry = self._entry(
                             piece.prompt, sample, piece.text, scores, place, finish_reason(piece.reason)
                         )
-                        yield {**self.head, "choices": [entry], **more}
+                        found.append(form.choice(entry))
+                if found and not self.run.has_ended:
+                    yield b"".join(found)
+                    found = []
         used = self._usage(server, request)
         if with_usage:
-            yield {**self.head, "choices": [], "usage": used}
+            found.append(form.usage(used))
+        yield b"".join([*found, DONE])
 
     def _choice(self, number: int, sample: int) -> dict[str, Any]:
         text, scores, reason = self.given[number], self.given_scores[number], "length"

@@ -22,16 +22,14 @@ from glassformer.decoding.engine import Engine
 from glassformer.decoding.engine_request import EngineFullError, EngineRequest
 from glassformer.serve.api_errors import ApiError
 from glassformer.serve.delivery_pace import DeliveryPace
+from glassformer.serve.engine_frames import EngineFaultError
 from glassformer.serve.engine_run import EngineRun, WrittenPiece
+from glassformer.serve.remote_engine import RemoteEngine
 from glassformer.serve.server_metrics import ServerMetrics
 
 _LOG = logging.getLogger(__name__)
 MAX_JOINED = 64
 """The most texts that are joined into one batch of a job."""
-
-
-class EngineFaultError(RuntimeError):
-    """A step of the engine failed, and with it every request that was in the batch."""
 
 
 @dataclass(eq=False)
@@ -48,9 +46,16 @@ class Lane:
         self.engine = self.make_engine()
 
     @property
-    def has_work(self) -> bool:
+    def is_busy(self) -> bool:
         """Whether a request waits or runs, or the end of one was not reported."""
         return bool(self.runs) or not self.engine.is_idle
+
+    @property
+    def has_work(self) -> bool:
+        """Whether there is something to compute or to report now. An engine in another process computes by itself."""
+        if isinstance(self.engine, RemoteEngine):
+            return self.engine.has_news or any(run.is_done for run in self.runs)
+        return self.is_busy
 
 
 @dataclass(eq=False)
@@ -87,6 +92,13 @@ class ComputeThread(threading.Thread):
         """Forget the engine of a model that no request uses."""
         with self._wake:
             self._lanes.remove(lane)
+        if isinstance(lane.engine, RemoteEngine):
+            lane.engine.close()
+
+    def wake(self) -> None:
+        """Look for work: an engine in another process has news."""
+        with self._wake:
+            self._wake.notify()
 
     @property
     def n_jobs(self) -> int:
@@ -144,13 +156,16 @@ class ComputeThread(threading.Thread):
             self._wake.notify()
         if self.is_alive():
             self.join()
+        for lane in self._lanes:
+            if isinstance(lane.engine, RemoteEngine):
+                lane.engine.close()
 
     def run(self) -> None:
         """Compute until `close`."""
         while True:
             with self._wake:
                 while not self._has_work():
-                    if self._is_closing:
+                    if self._is_closing and not any(lane.is_busy for lane in self._lanes):
                         return
                     self._wake.wait()
                 lanes = list(self._lanes)
@@ -164,7 +179,8 @@ class ComputeThread(threading.Thread):
 
     def _step(self, lane: Lane) -> None:
         try:
-            self.metrics.note_step(lane.engine.n_rows)
+            if not isinstance(lane.engine, RemoteEngine):  # which notes its steps itself
+                self.metrics.note_step(lane.engine.n_rows)
             lane.engine.step()
         except Exception as error:
             _LOG.exception("a step failed")

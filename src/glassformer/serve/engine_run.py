@@ -64,6 +64,11 @@ class EngineRun:
         """Whether every request is done: complete, failed or canceled."""
         return all(request.is_done for request in self.requests)
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the run is over without an error, and nothing is left for `pieces` to yield."""
+        return self._is_over and not self._pending and all(request.error is None for request in self.requests)
+
     def cancel(self) -> None:
         """Stop all requests. Their rows in the batch are free after the next step."""
         for request in self.requests:

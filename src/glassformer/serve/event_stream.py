@@ -16,6 +16,7 @@ from glassformer.serve.server_state import ServerState, state_of
 
 T = TypeVar("T")
 DONE = b"data: [DONE]\n\n"
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
@@ -29,8 +30,8 @@ class StartedAnswer(Protocol):
     def whole(self, server: ServerState, request: Request) -> Coroutine[Any, Any, dict[str, Any]]:
         """Return the answer when it is complete."""
 
-    def events(self, server: ServerState, request: Request, with_usage: bool) -> AsyncGenerator[dict[str, Any], None]:
-        """Yield the pieces of the answer as they are written, and at the end what it used, if asked for."""
+    def events(self, server: ServerState, request: Request, with_usage: bool) -> AsyncGenerator[bytes, None]:
+        """Yield the pieces of the answer as events, as they are written, and at the end what it used, if asked for."""
 
 
 async def respond(
@@ -47,7 +48,13 @@ async def respond(
     timeout = server.limits.timeout
     stack = AsyncExitStack()
     try:
-        answer = await answer_unless_gone(request, start(server, stack), timeout)
+        if body.stream and server.shelf.is_loaded(
+            body.model
+        ):  # soon done; `EventStream` notices clients that have gone
+            async with asyncio.timeout(timeout):
+                answer = await start(server, stack)
+        else:
+            answer = await answer_unless_gone(request, start(server, stack), timeout)
         if body.stream:
             with_usage = bool(body.stream_options and body.stream_options.include_usage)
             return EventStream(answer.events(server, request, with_usage), stack, timeout)
@@ -61,19 +68,45 @@ async def respond(
 
 def as_event(value: Any) -> bytes:
     """Return a JSON value as a server-sent event."""
-    return b"data: " + json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace") + b"\n\n"
+    return b"data: " + _encoded(value) + b"\n\n"
+
+
+def _encoded(value: Any) -> bytes:
+    return _ENCODER.encode(value).encode("utf-8", "replace")
+
+
+class ChunkFormat:
+    """Writes the events of one answer in OpenAI's form. What is the same in all of them is written once.
+
+    Args:
+        head: The fields that begin each event, such as `id` and `model`.
+        with_usage: Whether each event has the field `usage`, which is null except in the last one.
+    """
+
+    def __init__(self, head: dict[str, Any], *, with_usage: bool):
+        self._before = b"data: " + _encoded(head)[:-1] + b', "choices": ['
+        self._after = b'], "usage": null}\n\n' if with_usage else b"]}\n\n"
+
+    def choice(self, choice: dict[str, Any]) -> bytes:
+        """Return the event of one piece of one text."""
+        return self._before + _encoded(choice) + self._after
+
+    def usage(self, used: dict[str, Any]) -> bytes:
+        """Return the event that counts the tokens."""
+        return self._before + b'], "usage": ' + _encoded(used) + b"}\n\n"
 
 
 class EventStream(Response):
-    """A response of server-sent events, which come from a generator of JSON values.
+    """A response of server-sent events, which come from a generator of one or more events at a time.
 
-    An error after the first event is sent as an event, because the status has been sent already. `stack` is closed when
-    the stream ends, for whatever reason: it ends, the client disconnects, or it takes longer than `timeout` seconds.
+    It ends with the event `[DONE]`; a generator may add that itself, to save a message. An error after the first event
+    is sent as an event, because the status has been sent already. `stack` is closed when the stream ends, for whatever
+    reason: it ends, the client disconnects, or it takes longer than `timeout` seconds.
     """
 
-    def __init__(self, values: AsyncGenerator[Any, None], stack: AsyncExitStack, timeout: float):
+    def __init__(self, events: AsyncGenerator[bytes, None], stack: AsyncExitStack, timeout: float):
         super().__init__()
-        self._values, self._stack, self._timeout = values, stack, timeout
+        self._events, self._stack, self._timeout = events, stack, timeout
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the events."""
@@ -86,7 +119,7 @@ class EventStream(Response):
                 task.cancel()
                 with suppress(asyncio.CancelledError):
                     await task
-            await self._values.aclose()
+            await self._events.aclose()
             await self._stack.aclose()
 
     async def _send(self, send: Send) -> None:
@@ -94,8 +127,11 @@ class EventStream(Response):
         last = DONE
         try:
             async with asyncio.timeout(self._timeout):
-                async for value in self._values:
-                    await send({"type": "http.response.body", "body": as_event(value), "more_body": True})
+                async for events in self._events:
+                    if events.endswith(DONE):  # line breaks in a text are escaped
+                        last = events
+                        break
+                    await send({"type": "http.response.body", "body": events, "more_body": True})
         except Exception as error:
             last = as_event(as_api_error(error).body())
         await send({"type": "http.response.body", "body": last, "more_body": False})

@@ -2,7 +2,6 @@
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from glassformer.decoding import GenerationConfig
@@ -42,19 +41,17 @@ def generation_config(body: GenerationFields, pipeline: Generator, n_prompt: int
     }
     if not getattr(pipeline, "has_documents", True):  # it has never seen special tokens: their logits mean nothing
         settings["suppress_tokens"] = (*settings["suppress_tokens"], *sorted(pipeline.tokenizer.special_ids))
-    config = GenerationConfig(**settings)
-    if is_greedy(body):
-        return config
-    return replace(
-        config,
-        do_sample=True,
-        temperature=1.0 if body.temperature is None else body.temperature,
-        top_p=1.0 if body.top_p is None else body.top_p,
-        top_k=body.top_k or 0,
-        min_p=body.min_p or 0.0,
-        seed=secrets.randbits(63) if body.seed is None else body.seed,
-        num_return_sequences=body.n or 1,
-    )
+    if not is_greedy(body):
+        settings |= {
+            "do_sample": True,
+            "temperature": 1.0 if body.temperature is None else body.temperature,
+            "top_p": 1.0 if body.top_p is None else body.top_p,
+            "top_k": body.top_k or 0,
+            "min_p": body.min_p or 0.0,
+            "seed": secrets.randbits(63) if body.seed is None else body.seed,
+            "num_return_sequences": body.n or 1,
+        }
+    return GenerationConfig(**settings)
 
 
 def is_greedy(body: GenerationFields) -> bool:

@@ -27,6 +27,8 @@ from glassformer.serve.api_keys import DOCS_FILES, ApiKeys, KeyCheck
 from glassformer.serve.batch_defaults import with_rows
 from glassformer.serve.body_limit import BodyLimit
 from glassformer.serve.compute_thread import ComputeThread
+from glassformer.serve.direct_route import DirectEndpoint, DirectRoute
+from glassformer.serve.openai_schemas import ChatRequest, CompletionRequest
 from glassformer.serve.rate_limit import RateLimit
 from glassformer.serve.served_models import ModelShelf
 from glassformer.serve.server_metrics import ServerMetrics
@@ -44,6 +46,11 @@ ENDPOINTS = (
     live_page,
 )
 
+DIRECT_ENDPOINTS = {
+    "/v1/chat/completions": DirectEndpoint(ChatRequest, chat_endpoint.create_chat_completion),
+    "/v1/completions": DirectEndpoint(CompletionRequest, completions_endpoint.create_completion),
+}
+
 
 def make_app(
     models: Mapping[str, Path],
@@ -54,6 +61,7 @@ def make_app(
     batch: BatchOptions,
     make_engine: Callable[..., Engine] = Engine,
     no_jobs: str = "",
+    load_options: Mapping[str, Any] | None = None,
 ) -> FastAPI:
     """Return the application for some models, of which the first is loaded at once.
 
@@ -62,13 +70,14 @@ def make_app(
         load: Returns the pipeline of a path.
         make_engine: Makes the engine of a model that generates text.
         no_jobs: Why the server only generates text; empty if it does all else, too.
+        load_options: The options of `load`, if engines may run in separate processes.
     """
     metrics = ServerMetrics()
     compute = ComputeThread(metrics, no_jobs)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        shelf = ModelShelf(models, load, compute, batch, limits, make_engine)
+        shelf = ModelShelf(models, load, compute, batch, limits, make_engine, load_options)
         server = ServerState(shelf, compute, metrics, limits, batch)
         app.state.server = server
         first = next(iter(models))
@@ -93,6 +102,7 @@ def make_app(
         app.include_router(endpoint.router)
     install_error_handlers(app)
     # The last one that is added comes first.
+    app.add_middleware(DirectRoute, endpoints=DIRECT_ENDPOINTS)
     app.add_middleware(BodyLimit, max_bytes=limits.max_body)
     app.add_middleware(KeyCheck, keys=ApiKeys(listen.all_keys()), rate=RateLimit(limits.rate))
     if listen.cors:

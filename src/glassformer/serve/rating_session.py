@@ -121,7 +121,7 @@ class RatingSession:
         if not self.path.exists() or not self.path.stat().st_size:
             self._append(head)
             return []
-        lines = self.path.read_text(encoding="utf-8").splitlines()
+        lines = self.path.read_text(encoding="utf-8").split("\n")  # a name may contain another line separator
         try:
             records = [json.loads(line) for line in lines if line.strip()]
         except ValueError as error:

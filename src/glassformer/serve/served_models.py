@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import os
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -21,12 +22,17 @@ from glassformer.pipelines.text_to_text import TextToText
 from glassformer.serve.api_errors import ApiError
 from glassformer.serve.batch_defaults import cache_tokens_for, with_rows
 from glassformer.serve.compute_thread import ComputeThread, Lane
+from glassformer.serve.remote_engine import RemoteEngine, start_engine
 from glassformer.serve.server_options import BatchOptions, RequestLimits
 from glassformer.serve.token_bytes import TokenBytes
+from glassformer.serve.warm_up import warm_up
 
 _LOG = logging.getLogger(__name__)
 _NAME = re.compile(r"[\w][\w.:/-]{0,99}")
 GIGABYTE = 10**9
+ENGINE_SIZES = "max_rows", "max_tokens", "max_waiting"
+MAX_TWICE_BYTES = 4 * GIGABYTE
+"""The most bytes of a model that is loaded twice, for an engine in a separate process, unless that is asked for."""
 
 
 def parse_models(words: tuple[str, ...]) -> dict[str, Path]:
@@ -96,6 +102,8 @@ class ModelShelf:
     Args:
         load: Returns the pipeline of a path.
         make_engine: Makes the engine of a model that generates text.
+        load_options: The options of `load`, for engines in separate processes, which load the model again. Without
+            them there are none.
     """
 
     def __init__(
@@ -106,10 +114,11 @@ class ModelShelf:
         batch: BatchOptions,
         limits: RequestLimits,
         make_engine: Callable[..., Engine] = Engine,
+        load_options: Mapping[str, Any] | None = None,
     ):
         self.models = {name: ServedModel(name, path, file_size(path)) for name, path in models.items()}
         self._load, self._compute, self._batch, self._limits = load, compute, batch, limits
-        self._make_engine = make_engine
+        self._make_engine, self._load_options = make_engine, load_options
         self._budget = batch.keep_loaded * GIGABYTE
         self._changed = asyncio.Condition()
         self._is_loading = False
@@ -128,6 +137,11 @@ class ModelShelf:
                 404, f"model={shown(name)}: there is no such model; {hint}", param="model", code="model_not_found"
             )
         return self.models[name]
+
+    def is_loaded(self, name: str) -> bool:
+        """Return whether there is a model with this name and it is loaded."""
+        model = self.models.get(name)
+        return model is not None and model.pipeline is not None
 
     @contextlib.asynccontextmanager
     async def lend(self, name: str) -> AsyncIterator[ServedModel]:
@@ -155,7 +169,7 @@ class ModelShelf:
             self._is_loading = True
         try:
             pipeline = await asyncio.to_thread(self._load, model.path)
-            self.put(model, pipeline)
+            await asyncio.to_thread(self.put, model, pipeline)
         finally:
             async with self._changed:
                 self._is_loading = False
@@ -166,11 +180,27 @@ class ModelShelf:
         pipeline.truncate = not hasattr(pipeline, "generation")  # an encoder cuts long texts, as `run` does
         options = engine_options(pipeline, self._batch, self._limits)
         if options is not None:
-            model.lane = self._compute.add_lane(lambda: self._make_engine(pipeline.model, **options))
+            model.lane = self._compute.add_lane(lambda: self._new_engine(model, pipeline, options))
         if isinstance(pipeline, Generator):
             model.token_bytes = TokenBytes(pipeline.tokenizer)
         model.pipeline = pipeline
         _LOG.info("loaded %s from %s", model.name, model.path)
+
+    def _new_engine(self, model: ServedModel, pipeline: Any, options: dict[str, Any]) -> Engine:
+        """Return the engine of a model, warmed up, in a separate process if that pays."""
+        if self._load_options is not None and wants_process(pipeline, self._batch):
+            sizes = {name: options[name] for name in ENGINE_SIZES}
+            return RemoteEngine(
+                pipeline.model,
+                link=start_engine(model.path, self._load_options, sizes),
+                on_news=self._compute.wake,
+                note_step=self._compute.metrics.note_step,
+                **options,
+            )
+        engine = self._make_engine(pipeline.model, **options)
+        if type(engine) is Engine:  # not if other processes must make the same steps
+            warm_up(engine, _LOG.info)
+        return engine
 
     def _make_room(self, wanted: ServedModel) -> bool:
         """Unload models that are not in use until `wanted` fits. Return whether it fits."""
@@ -191,9 +221,24 @@ class ModelShelf:
         _LOG.info("unloaded %s", model.name)
 
 
+def wants_process(pipeline: Any, batch: BatchOptions) -> bool:
+    """Return whether the engine of a pipeline runs in a separate process.
+
+    By default it does for a decoder on a GPU whose weights are few: they are loaded twice, and the steps of a larger
+    model take so long that Python does not matter.
+    """
+    if batch.engine_process == "off" or not isinstance(pipeline, Generator):
+        return False
+    if batch.engine_process == "on":
+        return True
+    parameters = list(pipeline.model.parameters())
+    size = sum(parameter.nbytes for parameter in parameters)
+    return os.name == "posix" and parameters[0].is_cuda and size <= MAX_TWICE_BYTES
+
+
 def engine_options(pipeline: Any, batch: BatchOptions, limits: RequestLimits) -> dict[str, Any] | None:
     """Return the arguments of the engine of a pipeline's model; None if it generates no text."""
-    marks = _marks(pipeline)
+    marks = engine_marks(pipeline)
     if marks is None:
         return None
     batch = with_rows(batch, next(pipeline.model.parameters()).device)
@@ -201,7 +246,7 @@ def engine_options(pipeline: Any, batch: BatchOptions, limits: RequestLimits) ->
     return {"max_rows": batch.max_rows, "max_tokens": size, "max_waiting": limits.max_queue, **marks}
 
 
-def _marks(pipeline: Any) -> dict[str, Any] | None:
+def engine_marks(pipeline: Any) -> dict[str, Any] | None:
     """Return the tokens that begin and end a pipeline's texts, and their tokenizer; None if it generates no text."""
     if isinstance(pipeline, Generator):
         return {"end": pipeline.end, "tokenizer": pipeline.tokenizer}

@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass
+from typing import Literal
 
 CPU_ROWS = 32
 """The default of `BatchOptions.max_rows` on a CPU, where steps of more rows are not replayed from C++."""
@@ -67,3 +68,6 @@ class BatchOptions:
     keep_loaded: float = 0.0
     """The most gigabytes of model files that are loaded at a time, if there are several models. A model is loaded when
     it is asked for, and models that are not in use are unloaded for it. 0 keeps every model loaded."""
+    engine_process: Literal["auto", "on", "off"] = "auto"
+    """Whether a model that continues texts is computed in a separate process, so that HTTP does not slow it down. The
+    process loads the model again. auto does so on a GPU, for models of at most 4 GB."""

@@ -1,6 +1,7 @@
 """The state that the endpoints of a server share: its models, limits, metrics and threads."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -15,6 +16,8 @@ from glassformer.serve.server_metrics import ServerMetrics
 from glassformer.serve.server_options import BatchOptions, RequestLimits
 
 T = TypeVar("T")
+SHORT_PROMPT, SLOW_SECONDS, MAX_SLOW = 2000, 0.02, 16
+"""Prompts of at most so many characters are prepared in the event loop, unless too many of them take too long."""
 TASK_THREADS = 32
 """The most requests for tasks that prepare their texts or wait for the engine at a time."""
 
@@ -22,8 +25,8 @@ TASK_THREADS = 32
 class ServerState:
     """The models, limits, metrics and threads of one server.
 
-    Prompts are tokenized and chat templates rendered in a thread of their own, one after the other: a template is not
-    thread-safe, and neither may take time from the event loop.
+    Long prompts are tokenized, and their chat templates rendered, in a separate thread, one after the other: they
+    take no time from the event loop.
     """
 
     def __init__(
@@ -36,6 +39,8 @@ class ServerState:
     ):
         self.shelf, self.compute, self.metrics, self.limits, self.batch = shelf, compute, metrics, limits, batch
         self.is_ready = False
+        self._n_slow = 0
+        """How many short prompts took long to prepare. The first of a model does: its chat template is compiled."""
         self.attention_rows, self.whole_outputs = AttentionRows(), WholeOutputs()
         self._prompts = ThreadPoolExecutor(1, thread_name_prefix="prompts")
         self._tasks = ThreadPoolExecutor(TASK_THREADS, thread_name_prefix="tasks")
@@ -43,8 +48,18 @@ class ServerState:
         metrics.watch("running_rows", "Texts that are being written", self._n_rows)
         metrics.watch("cache_tokens_used", "Tokens whose keys and values running requests hold", self._n_cached)
 
-    async def prepare(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Call a function that prepares a prompt, outside the event loop."""
+    async def prepare(self, function: Callable[..., T], *arguments: Any, n_characters: int | None = None) -> T:
+        """Call a function that prepares a prompt, outside the event loop.
+
+        A short prompt, of at most SHORT_PROMPT of `n_characters`, is prepared at once, which takes less time than to
+        wait for another thread. After MAX_SLOW of them took longer than SLOW_SECONDS, this is not done any more.
+        """
+        if n_characters is not None and n_characters <= SHORT_PROMPT and self._n_slow < MAX_SLOW:
+            begin = time.thread_time()
+            try:
+                return function(*arguments)
+            finally:
+                self._n_slow += time.thread_time() - begin > SLOW_SECONDS
         return await asyncio.get_running_loop().run_in_executor(self._prompts, function, *arguments)
 
     async def run_task(self, function: Callable[..., T], *arguments: Any) -> T:

@@ -81,8 +81,20 @@ class GrammarConstraint:
         self._matcher.consume_token(token)
 
 
-def constraint_maker(format: ResponseFormat | None, model: ServedModel) -> Callable[[], TokenConstraint] | None:
-    """Return a function that makes a constraint for a text of a model; None if any text will do.
+class ConstraintMaker:
+    """Makes the constraints of a request, one for each of its texts. `format` is what the request asks for."""
+
+    def __init__(self, format: ResponseFormat, matcher: Any, end: int, vocab_size: int):
+        self.format = format
+        self._matcher, self._end, self._vocab_size = matcher, end, vocab_size
+
+    def __call__(self) -> TokenConstraint:
+        """Return the constraint of a text that begins."""
+        return GrammarConstraint(self._matcher.deep_copy(), self._end, self._vocab_size)
+
+
+def constraint_maker(format: ResponseFormat | None, model: ServedModel) -> ConstraintMaker | None:
+    """Return what makes the constraints of a model's texts; None if any text will do.
 
     Raises an ApiError if the schema or the regular expression cannot be read.
     """
@@ -112,7 +124,7 @@ def constraint_maker(format: ResponseFormat | None, model: ServedModel) -> Calla
         reason = shortened(first.get_error().splitlines()[0], 300)
         raise ApiError(400, f"response_format cannot be followed: {reason}", param="response_format")
     end, vocab_size = model.pipeline.end, model.pipeline.model.config.vocab_size
-    return lambda: GrammarConstraint(first.deep_copy(), end, vocab_size)
+    return ConstraintMaker(format, first, end, vocab_size)
 
 
 def _grammar_tokenizer(model: ServedModel) -> Any:

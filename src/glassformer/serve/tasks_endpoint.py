@@ -185,5 +185,6 @@ def _as_line(one: "str | PairInput | QuestionInput") -> str:
     """Return an input as a line of `glassformer run`, where a tab separates two texts."""
     if isinstance(one, str):
         return one
-    first, second = (one.first, one.second) if isinstance(one, PairInput) else (one.question, one.context)
-    return first.replace("\t", " ") + "\t" + second
+    if isinstance(one, PairInput):
+        return one.first.replace("\t", " ") + "\t" + one.second.replace("\t", " ")
+    return one.question.replace("\t", " ") + "\t" + one.context

@@ -44,7 +44,9 @@ async def start_run(
     check_count(body, server.batch.max_rows)
     longest = max(map(len, prompts))
     config = generation_config(body, model.pipeline, longest, max_tokens)
-    make_constraint = await server.prepare(constraint_maker, body.response_format, model)
+    make_constraint = None
+    if body.response_format is not None:
+        make_constraint = await server.prepare(constraint_maker, body.response_format, model)
     assert model.lane is not None
     requests = server.compute.submit(
         model.lane,

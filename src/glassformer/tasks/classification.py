@@ -159,7 +159,8 @@ class Classification(EncoderTask[LabeledExample]):
         # beside the output layer.
         is_fresh = self.config.start_from is None
         head = {"pooling": "first", "head_transform": True} if is_fresh else {"pooling": "mean"}
-        return {"n_labels": len(labels), **head}, {"labels": labels, "multi_label": multi_label}
+        inputs = "pairs" if self.config.data.second_column else "texts"
+        return {"n_labels": len(labels), **head}, {"labels": labels, "multi_label": multi_label, "inputs": inputs}
 
     @override
     def rows(self, pipeline: Any, examples: Sequence[LabeledExample]) -> "list[LabeledRow]":

@@ -31,7 +31,7 @@ from glassformer.tasks.configs.shared import TaskConfig
 from glassformer.tasks.configs.task_options import make_config
 from glassformer.tasks.prepare_units import run_units, unit_folder
 from glassformer.tasks.prepared import MORE_DATA
-from glassformer.tasks.tokenized_corpus import FORMAT, PLAN, VALID, TokenizedCorpus
+from glassformer.tasks.tokenized_corpus import FORMAT, PLAN, VALID, TokenizedCorpus, read_valid_lines
 from glassformer.text import Tokenizer
 from glassformer.training.fingerprints import PREPARED
 
@@ -129,7 +129,7 @@ def _make_or_read_plan(task: str, config: TaskConfig, folder: Path) -> dict[str,
                 f"{folder} was prepared with {name.rpartition('.')[2]} {before.get(name)} (now {value}): expected the "
                 "same options, or another folder"
             )
-    if plan["sizes"] != _sizes(plan["units"]):
+    if plan.get("files") != _file_versions(plan["units"]):
         raise ValueError(f"the data files have changed since {folder} was begun: choose another folder, or remove it")
     return plan
 
@@ -180,7 +180,7 @@ def _make_plan(task: str, config: Any, options: dict[str, Any], folder: Path) ->
         "valid_from": valid_from,
         "has_documents": data.TOKENS == "stream" and not _is_one_text(data, parts),
         "valid": [_part_record(part) for part in valid],
-        "sizes": _sizes(units),
+        "files": _file_versions(units),
         "units": units,
     }
     _train_tokenizers(config, plan, folder)
@@ -217,9 +217,11 @@ def _part_record(part: FilePart) -> dict[str, Any]:
     return {"files": [str(file.resolve()) for file in part.files], "spans": part.spans}
 
 
-def _sizes(units: list[dict[str, Any]]) -> dict[str, int]:
+def _file_versions(units: list[dict[str, Any]]) -> dict[str, list[int]]:
+    """Return the size and the time of the last change of each data file; empty for a file that is gone."""
     files = {file for unit in units for part in unit["parts"] for file in part["files"]}
-    return {file: Path(file).stat().st_size if Path(file).is_file() else -1 for file in sorted(files)}
+    found = {file: Path(file).stat() if Path(file).is_file() else None for file in sorted(files)}
+    return {file: [about.st_size, int(about.st_mtime)] if about else [] for file, about in found.items()}
 
 
 def _train_tokenizers(config: Any, plan: Mapping[str, Any], folder: Path) -> None:
@@ -263,7 +265,7 @@ def _complete(folder: Path, plan: Mapping[str, Any], config: Any) -> None:
         about = read_json_object(unit_folder(folder, number) / "unit.json")
         counts = CorpusSize(*(one + more for one, more in zip(counts, about["size"], strict=True)))
         n_long, skipped = n_long + about["n_long"], skipped + Counter(about["skipped"])
-        valid += (unit_folder(folder, number) / VALID).read_text(encoding="utf-8").splitlines()
+        valid += read_valid_lines(unit_folder(folder, number))
         for version, shards in enumerate(about["versions"]):
             if version == len(versions):
                 versions.append([])

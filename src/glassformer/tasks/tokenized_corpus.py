@@ -71,8 +71,7 @@ class TokenizedCorpus:
 
     def valid_examples(self, data: Any) -> list[Any]:
         """Return the validation examples, which `data`, the task's data options, makes from records."""
-        text = (self.folder / VALID).read_text(encoding="utf-8")
-        return [data.example_of(json.loads(line)) for line in text.splitlines()]
+        return [data.example_of(json.loads(line)) for line in read_valid_lines(self.folder)]
 
     def shards(self, version: int = 0) -> dict[str, list[Path]]:
         """Return the folders of the shards by the name of their share of the mix; the name is "" without a mix."""
@@ -126,3 +125,11 @@ class TokenizedCorpus:
         from glassformer.data.batching.stream_shards import StreamShards
 
         return StreamShards([shard for shards in self.shards().values() for shard in shards])
+
+
+def read_valid_lines(folder: Path) -> list[str]:
+    """Return the lines of `valid.jsonl` in a folder, one JSON object each.
+
+    Only a line feed ends a line: JSON may contain other line separators of Unicode, such as U+2028.
+    """
+    return (folder / VALID).read_text(encoding="utf-8").split("\n")[:-1]

@@ -37,6 +37,12 @@ _WORDS = frozenset((
 ))
 # fmt: on
 _PLAIN_KEY = re.compile(r"[\w$.-]*")
+_MARK = f"{secrets.token_hex(16)}m"
+"""Begins every mark of this process. No result and no error contains a mark, so no message can."""
+_SKELETONS: dict[tuple[Any, ...], str] = {}
+"""Renderings with marks, by the template, its variables and the form of the conversation. They halve the work."""
+MAX_SKELETONS, MAX_SKELETON_CHARS = 256, 8192
+"""How many renderings with marks are kept, and the most characters of one."""
 
 
 def render_chat(
@@ -74,26 +80,32 @@ def _origins(source: str, said: dict[str, Any], prompt: bool, tokenizer: Pretrai
 
     template, roles = _compiled(source), tokenizer.named_tokens
     text = render(template, roles, said)
-    control = re.compile("|".join(map(re.escape, tokenizer.control_tokens)) or "(?!)")
+    control = tokenizer.control_pattern
     if control.search(text) is None:
         return [(text, False)]
-    secret = secrets.token_hex(16)
     marks: dict[str, str] = {}  # equal texts get equal marks
 
     def mark(original: str) -> str:
         if not original.strip():
             return original  # an empty text stays empty, because templates test for it
-        return marks.setdefault(original, f"{secret}m{len(marks):08d}")
+        return marks.setdefault(original, f"{_MARK}{len(marks):08d}")
 
     marked = _map(said, mark)
+    key = source, tuple(roles.items()), prompt, json.dumps(marked)
+    known = _SKELETONS.get(key, "")  # one of another day fails to align, if the template writes the date
+    parts = _align(text, _split_marks(known), list(marks)) if known else None
+    if parts is not None:
+        return parts
     try:
         skeleton = render(template, roles, marked)
     except ValueError:  # the template rejects the marks
         skeleton = ""
-    parts = _align(text, re.split(f"{secret}m([0-9]{{8}})", skeleton), list(marks))
+    parts = _align(text, _split_marks(skeleton), list(marks))
     if parts is not None:
+        _remember(key, skeleton)
         return parts
 
+    secret = secrets.token_hex(16)  # a new one, because an error of the template may contain a name
     names = {token: f"{secret}t{index:08d}" for index, token in enumerate(tokenizer.control_tokens)}
     tokens = {name: token for token, name in names.items()}
     template, roles = ChatTemplate(source, names), {role: names.get(token, token) for role, token in roles.items()}
@@ -135,8 +147,10 @@ def _align(text: str, skeleton: Sequence[str], originals: Sequence[str]) -> Part
     ways: dict[int, Any] = {len(skeleton[0]): (None, (skeleton[0], True))} if text.startswith(skeleton[0]) else {}
     for number, after in zip(skeleton[1::2], skeleton[2::2], strict=True):
         found: dict[int, Any] = {}
+        is_whole = number.isdecimal() and int(number) < len(originals)  # else the template has cut the mark
+        variants = _variants(originals[int(number)]) if is_whole else []
         for place, way in ways.items():
-            for variant in _variants(originals[int(number)]):
+            for variant in variants:
                 if text.startswith(variant + after, place):
                     found.setdefault(place + len(variant + after), ((way, (variant, False)), (after, True)))
         ways = found
@@ -145,6 +159,20 @@ def _align(text: str, skeleton: Sequence[str], originals: Sequence[str]) -> Part
         way, part = way
         parts.append(part)
     return parts[::-1] or None
+
+
+def _split_marks(skeleton: str) -> list[str]:
+    """Return a rendering with marks as alternating template texts and mark numbers."""
+    first, *rest = skeleton.split(_MARK)
+    return [first, *(part for piece in rest for part in (piece[:8], piece[8:]))]
+
+
+def _remember(key: tuple[Any, ...], skeleton: str) -> None:
+    """Keep a rendering with marks, unless it is long."""
+    if len(key[-1]) + len(skeleton) <= MAX_SKELETON_CHARS:
+        if len(_SKELETONS) >= MAX_SKELETONS:
+            _SKELETONS.clear()
+        _SKELETONS[key] = skeleton
 
 
 def _variants(original: str) -> list[str]:

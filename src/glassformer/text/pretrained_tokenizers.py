@@ -82,7 +82,8 @@ class PretrainedTokenizer:
         """The model's chat template, or None."""
         self._generation = generation
         self._bytes = '"ByteLevel"' in json.dumps(contents.get("decoder"))
-        self._control = re.compile("|".join(map(re.escape, self.control_tokens)) or "(?!)")
+        self.control_pattern = re.compile("|".join(map(re.escape, self.control_tokens)) or "(?!)")
+        """Matches a control token."""
         if "add_bos_token" in config or "add_eos_token" in config:
             self._inner.post_processor = self._around(
                 self.begin if config.get("add_bos_token") else None, self.end if config.get("add_eos_token") else None
@@ -211,7 +212,7 @@ class PretrainedTokenizer:
         Control tokens are recognized only in parts marked True. Words may span parts, control tokens never do.
         """
         text = "".join(
-            self._control.sub(lambda found: self._secrets[found[0]], part) if trusted else part
+            self.control_pattern.sub(lambda found: self._secrets[found[0]], part) if trusted else part
             for part, trusted in parts
         )
         return self.encode_plain(text)

@@ -46,11 +46,28 @@ def test_both_shapes_give_the_same_conversation(tmp_path):
         ({"messages": [USER, {"role": "assistant", "content": 3}]}, r"messages\[1\].content is 3: expected a text"),
         ({"messages": [USER]}, "no message of the assistant"),
         ({"messages": [USER, {"role": "assistant", "content": "\ud800"}]}, "half a surrogate pair"),
+        (
+            {"messages": [USER, {"role": "assistant", "content": "", "tool_calls": [{"id": "a"}]}]},
+            r"messages\[1\].tool_calls is .*: expected none",
+        ),
+        ({"messages": [USER, {**ANSWER, "reasoning_content": "hm"}]}, r"messages\[1\].reasoning_content is 'hm'"),
+        ({"messages": [USER, {**ANSWER, "weight": 0}]}, r"messages\[1\].weight is 0: expected 1"),
+        ({"messages": [USER, ANSWER], "tools": [{"type": "function"}]}, "'tools' is .*: expected none"),
+        ({"messages": [{"role": "system", "content": "a"}, USER, ANSWER], "system": "b"}, "'system' is 'b', and"),
     ],
 )
 def test_a_bad_conversation_is_named(record, problem, tmp_path):
     with pytest.raises(BadRecordError, match=rf"a\.jsonl:1: {problem}"):
         read(tmp_path / "a.jsonl", record)
+
+
+def test_fields_that_say_nothing_are_no_error(tmp_path):
+    path = tmp_path / "a.jsonl"
+    answer = {**ANSWER, "tool_calls": None, "function_call": None, "refusal": None, "audio": None, "weight": 1}
+    assert read(path, {"messages": [USER, answer], "tools": [], "system": None}).messages == (USER, ANSWER)
+    system = {"role": "system", "content": "be brief"}
+    for text in ("be brief", ""):
+        assert read(path, {"messages": [system, USER, ANSWER], "system": text}).messages == (system, USER, ANSWER)
 
 
 def test_pairs_of_answers_are_texts_or_messages(tmp_path):
@@ -66,6 +83,8 @@ def test_pairs_of_answers_are_texts_or_messages(tmp_path):
         ({"prompt": "hi", "chosen": "a"}, "'rejected' is None: expected a list of messages"),
         ({"prompt": "hi", "chosen": [ANSWER, USER], "rejected": "b"}, "the last message of 'chosen' is of 'user'"),
         ({"chosen": [USER, ANSWER], "rejected": [ANSWER]}, "differ before their last message"),
+        ({"prompt": "hi", "chosen": "a", "rejected": "b", "tools": [{}]}, "'tools' is .*: expected none"),
+        ({"prompt": "hi", "chosen": [{**ANSWER, "tool_calls": [{}]}], "rejected": "b"}, r"chosen\[0\].tool_calls is"),
     ):
         with pytest.raises(BadRecordError, match=problem):
             pair(record)

@@ -2,7 +2,8 @@
 
 OpenAI: `{"messages": [{"role": "user", "content": "..."}, ...]}`. ShareGPT: `{"conversations": [{"from": "human",
 "value": "..."}, ...]}`, with an optional `system`. A pair of answers has `prompt`, `chosen` and `rejected`; each is a
-text or a list of messages. Errors name the file and line.
+text or a list of messages. Errors name the file and line. What these shapes can say and a text cannot, such as a call
+of a tool, is an error, because the model would learn the rest without it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,8 +13,10 @@ from typing import Any
 from glassformer.base.checks import shown
 from glassformer.data.readers.records import Record, has_lone_surrogate, lone_surrogate
 
-CONVERSATION_COLUMNS = ("messages", "conversations", "system")
-PREFERENCE_COLUMNS = ("prompt", "chosen", "rejected", "system")
+CONVERSATION_COLUMNS = ("messages", "conversations", "system", "tools")
+PREFERENCE_COLUMNS = ("prompt", "chosen", "rejected", "system", "tools")
+UNREAD_FIELDS = ("tool_calls", "function_call", "reasoning_content", "audio", "refusal")
+"""Fields of OpenAI's messages that are not read: a message that has one of them is refused."""
 ROLES = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "bing": "assistant", "bard": "assistant"}
 """Names of roles in ShareGPT's shape that OpenAI's shape spells differently."""
 KNOWN_ROLES = ("system", "developer", "user", "assistant", "tool", "function", "model")
@@ -40,13 +43,13 @@ class AnswerPair:
 
 def make_conversation(record: Record) -> Conversation:
     """Return the conversation of a record with the columns CONVERSATION_COLUMNS. Raise ValueError for a bad one."""
-    openai, sharegpt, system = record.cells
+    openai, sharegpt, system, tools = record.cells
     if openai is None and sharegpt is None:
         raise ValueError("neither 'messages' nor 'conversations': expected a list of messages under one of them")
     messages = read_messages(
         sharegpt if openai is None else openai, "messages" if openai is not None else "conversations"
     )
-    messages = _with_system(messages, system)
+    messages = _with_system(messages, system, tools)
     if not any(message["role"] == "assistant" for message in messages):
         raise ValueError("no message of the assistant: expected at least one, which the model learns")
     return Conversation(messages, record.where)
@@ -57,7 +60,7 @@ def make_preference(record: Record) -> AnswerPair:
 
     Without a prompt, `chosen` and `rejected` are whole conversations that differ in their last message only.
     """
-    prompt, chosen, rejected, system = record.cells
+    prompt, chosen, rejected, system, tools = record.cells
     before = () if prompt is None else _as_messages(prompt, "prompt", "user")
     sides = [_as_messages(side, name, "assistant") for side, name in ((chosen, "chosen"), (rejected, "rejected"))]
     for side, name in zip(sides, ("chosen", "rejected"), strict=True):
@@ -71,7 +74,7 @@ def make_preference(record: Record) -> AnswerPair:
     rest = starts[0]
     if before and rest[: len(before)] == before:  # the prompt is repeated in both
         rest = rest[len(before) :]
-    messages = _with_system((*before, *rest), system)
+    messages = _with_system((*before, *rest), system, tools)
     if not messages:
         raise ValueError("no prompt: expected a text or messages under 'prompt'")
     return AnswerPair(messages, sides[0][-1]["content"], sides[1][-1]["content"], record.where)
@@ -97,6 +100,11 @@ def _message(value: object, name: str) -> Message:
     role = ROLES.get(role, role) if isinstance(role, str) else role
     if role not in KNOWN_ROLES:
         raise ValueError(f"{name} has the role {shown(role)}: expected one of {', '.join(KNOWN_ROLES)}")
+    for field in UNREAD_FIELDS:
+        if value.get(field):
+            raise ValueError(f"{name}.{field} is {shown(value[field])}: expected none, a message is its content alone")
+    if value.get("weight") not in (None, 1):
+        raise ValueError(f"{name}.weight is {shown(value['weight'])}: expected 1, every answer is learned")
     return {"role": str(role), "content": _text(value.get("content", value.get("value")), f"{name}.content")}
 
 
@@ -113,7 +121,14 @@ def _text(value: object, name: str) -> str:
     return value
 
 
-def _with_system(messages: tuple[Message, ...], system: object) -> tuple[Message, ...]:
-    if system is None or any(message["role"] == "system" for message in messages):
+def _with_system(messages: tuple[Message, ...], system: object, tools: object) -> tuple[Message, ...]:
+    """Return the messages after the system message of their record. `tools`, which cannot be learned, are refused."""
+    if tools:
+        raise ValueError(f"'tools' is {shown(tools)}: expected none, conversations are learned without tools")
+    if system is None:
         return messages
-    return ({"role": "system", "content": _text(system, "system")}, *messages)
+    first: Message = {"role": "system", "content": _text(system, "system")}
+    given = [message for message in messages if message["role"] == "system"]
+    if given and first not in given and first["content"].strip():
+        raise ValueError(f"'system' is {shown(system)}, and a message has the role 'system': expected one of them")
+    return messages if given else (first, *messages)

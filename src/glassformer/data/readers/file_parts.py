@@ -66,10 +66,10 @@ def divide_aligned(source: Path, target: Path, n_lines: int) -> Iterator[FilePar
         yield FilePart((source, target), (), n_bytes // BYTES_PER_EXAMPLE["table"])
         return
     ends = [list(_every_line(path, n_lines)) for path in (source, target)]
-    if ends[0] and ends[1] and (len(ends[0]) != len(ends[1]) or ends[0][-1][1] != ends[1][-1][1]):
-        short, long, count = (
-            (source, target, ends[0][-1][1]) if ends[0][-1][1] < ends[1][-1][1] else (target, source, ends[1][-1][1])
-        )
+    n_source, n_target = (some[-1][1] if some else 1 for some in ends)
+    if n_source != n_target:
+        short, long = (source, target) if n_source < n_target else (target, source)
+        count = min(n_source, n_target)
         raise BadRecordError(f"{long}:{count}: {short} has fewer lines: expected two files aligned line by line")
     begins = (0, 0)
     for number, ((left, following), (right, _)) in enumerate(zip(*ends, strict=True)):

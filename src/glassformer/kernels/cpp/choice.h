@@ -39,22 +39,46 @@ struct Few {
   }
 };
 
-// Return the maximum of n numbers. Four independent registers hide the latency of the max instruction.
-inline float highest_of(const float* x, int64_t n) {
-  constexpr int64_t step = 4 * kTogether;
-  Numbers bests[4];
-  std::fill_n(bests, 4, load_some(x + n / kTogether * kTogether, n % kTogether));
+// The maxima of n numbers: number i belongs to one of kTops classes, of which each has its own. Four independent registers
+// hide the latency of the max instruction.
+constexpr int64_t kTops = 4 * kTogether;
+struct Tops {
+  Numbers parts[4];
+};
+
+inline Tops tops_of(const float* x, int64_t n) {
+  Tops tops;
+  std::fill_n(tops.parts, 4, load_some(x, 0));  // minus infinity
+  tops.parts[0] = load_some(x + n / kTogether * kTogether, n % kTogether);
   int64_t i = 0;
-  for (; i + step <= n; i += step)
-    for (int part = 0; part < 4; ++part) bests[part] = higher_of(bests[part], load(x + i + part * kTogether));
-  for (; i + kTogether <= n; i += kTogether) bests[0] = higher_of(bests[0], load(x + i));
-  return max_of(higher_of(higher_of(bests[0], bests[1]), higher_of(bests[2], bests[3])));
+  for (; i + kTops <= n; i += kTops)
+    for (int part = 0; part < 4; ++part) tops.parts[part] = higher_of(tops.parts[part], load(x + i + part * kTogether));
+  for (; i + kTogether <= n; i += kTogether) tops.parts[0] = higher_of(tops.parts[0], load(x + i));
+  return tops;
 }
 
-// Find the highest values of log_softmax(x) + added, and their indices: as many as `few` has room for, at most n.
-inline void best_few_of(const float* x, const float* added, int64_t n, Few few) {
+inline float highest_of(const Tops& tops) {
+  return max_of(higher_of(higher_of(tops.parts[0], tops.parts[1]), higher_of(tops.parts[2], tops.parts[3])));
+}
+
+// Return a number that at least `count` of the numbers reach: the lowest of the `count` highest tops. It is close to the
+// lowest of their `count` highest numbers, because these mostly belong to different classes.
+inline float reached_by(const Tops& tops, int64_t count) {
+  if (count > kTops) return -INFINITY;
+  float numbers[kTops], values[kTops];
+  int64_t places[kTops];
+  std::memcpy(numbers, tops.parts, sizeof(numbers));
+  Few few{values, places, 0, count};
+  for (int64_t i = 0; i < kTops; ++i) few.offer(numbers[i], i);
+  return values[count - 1];
+}
+
+// Find the highest values of log_softmax(x) + added, and their indices: as many as `few` has room for, at most n. `is_zero`
+// says that `added` holds only zeros.
+inline void best_few_of(const float* x, const float* added, bool is_zero, int64_t n, Few few) {
   const int64_t whole = n / kTogether * kTogether;
-  const float best = highest_of(x, n);
+  const Tops tops = tops_of(x, n);
+  const float best = highest_of(tops);
   Numbers totals = exp_below(load_some(x + whole, n - whole) - best);
   for (int64_t i = 0; i < whole; i += kTogether) totals += exp_below(load(x + i) - best);
   const float taken = best + std::log(sum_of(totals));
@@ -65,16 +89,23 @@ inline void best_few_of(const float* x, const float* added, int64_t n, Few few) 
   auto offer = [&](int64_t first, int64_t last) {
     for (int64_t i = first; i < last; ++i) few.offer((x[i] - taken) + added[i], i);
   };
-  constexpr int64_t step = 4 * kTogether;
-  int64_t i = std::min(n, (few.room + step - 1) / step * step);
+  int64_t i = std::min(n, (few.room + kTops - 1) / kTops * kTops);
   offer(0, i);
-  for (; i + step <= n; i += step) {  // skip blocks that have no value above the lowest one kept
-    const float least = few.values[few.room - 1];
-    auto here = [&](int64_t part) { return (load(x + i + part * kTogether) - taken) + load(added + i + part * kTogether); };
-    const Numbers highest = higher_of(higher_of(here(0), here(1)), higher_of(here(2), here(3)));
-    if (!is_any_above(highest, least)) continue;
-    for (int64_t part = 0, first = i; part < 4; ++part, first += kTogether)
-      if (is_any_above(here(part), few.values[few.room - 1])) offer(first, first + kTogether);
+  // Offer the registers in which `value` is anywhere above `least`, and skip the others, most of them four at a time.
+  auto offer_above = [&](const auto& value, const auto& least) {
+    for (; i + kTops <= n; i += kTops) {
+      auto here = [&](int64_t part) { return value(i + part * kTogether); };
+      if (!is_any_above(higher_of(higher_of(here(0), here(1)), higher_of(here(2), here(3))), least())) continue;
+      for (int64_t part = 0, first = i; part < 4; ++part, first += kTogether)
+        if (is_any_above(here(part), least())) offer(first, first + kTogether);
+    }
+  };
+  if (is_zero) {  // then the numbers themselves tell which are too low; the difference keeps those that are equal
+    const float reached = reached_by(tops, few.room), low = reached - 1e-6f * (1 + std::abs(reached));
+    offer_above([&](int64_t at) { return load(x + at); }, [&] { return low; });
+  } else {
+    offer_above([&](int64_t at) { return (load(x + at) - taken) + load(added + at); },
+                [&] { return few.values[few.room - 1]; });
   }
   offer(i, n);
 }

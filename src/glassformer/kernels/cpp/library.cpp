@@ -264,9 +264,11 @@ std::tuple<at::Tensor, at::Tensor> best_few(const at::Tensor& scores, const at::
   const at::Tensor given = scores.contiguous(), more = bias.contiguous();
   at::Tensor values = at::empty({given.size(0), count}, given.options());
   at::Tensor places = at::empty({given.size(0), count}, given.options().dtype(at::kLong));
+  const float* added = more.const_data_ptr<float>();
+  const bool is_zero = std::all_of(added, added + width, [](float number) { return number == 0; });
   at::parallel_for(0, given.size(0), 8192 / width + 1, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r)
-      best_few_of(given.const_data_ptr<float>() + r * width, more.const_data_ptr<float>(), width,
+      best_few_of(given.const_data_ptr<float>() + r * width, added, is_zero, width,
                   {values.data_ptr<float>() + r * count, places.data_ptr<int64_t>() + r * count, 0, count});
   });
   return {values, places};

@@ -31,7 +31,7 @@ class TokenSampler {
   const float* filter(const float* logits, int64_t n, const SamplingSettings& settings) {
     x_ = logits, n_ = n;
     weights_.resize((n + kBlock - 1) / kBlock * kBlock), sums_.assign(weights_.size() / kBlock, 1.0);
-    const float highest = highest_of(logits, n), inverse = static_cast<float>(std::min(1 / settings.temperature, 3e38));
+    const float highest = highest_of(tops_of(logits, n)), inverse = static_cast<float>(std::min(1 / settings.temperature, 3e38));
     const float reach = static_cast<float>(std::min(settings.temperature * 32, 1e30));  // weights beyond are below 2e-14
     const auto start = [=](Numbers x, Numbers) { return exp_below((x - highest) * inverse); };
     const auto keep = [](Numbers, Numbers weights) { return weights; };

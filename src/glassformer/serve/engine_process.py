@@ -1,0 +1,216 @@
+"""The process of an engine: it generates the texts of one model, while the server's process answers HTTP.
+
+Python runs one thread of a process at a time. With the engine in a separate process, reading requests and writing
+events does not delay the steps of a GPU, which take a millisecond or less for a small model. The server starts this
+module (`remote_engine.py`), and both send frames over a socket (`engine_frames.py`). The process ends when the socket
+is closed, so it never outlives its server; signals are for the server.
+"""
+
+import json
+import logging
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from glassformer.decoding import Engine, EngineRequest, GenerationConfig
+from glassformer.decoding.step_loop import SequenceState, TokenConstraint
+from glassformer.pipelines.load import load as load_pipeline
+from glassformer.runtime.step_runner import inference
+from glassformer.serve.engine_frames import EngineFaultError, EngineNews, FrameSocket, RequestNews, RowNews, kind_of
+from glassformer.serve.openai_schemas import ResponseFormat
+from glassformer.serve.served_models import ServedModel, engine_marks
+from glassformer.serve.structured_output import constraint_maker
+from glassformer.serve.token_bytes import TokenBytes
+from glassformer.serve.warm_up import warm_up
+
+_LOG = logging.getLogger(__name__)
+NEWS_SHARE = 0.03
+"""The most of the time that is spent on news of requests that continue. The end of one is reported at once."""
+
+
+class _Told:
+    """A request, and how much of it has been reported."""
+
+    def __init__(self, request: EngineRequest):
+        self.request = request
+        self.n_tokens: list[int] = []
+        self.n_log_probs: list[int] = []
+        self.are_over: list[bool] = []
+
+    def news(self, number: int) -> RequestNews | None:
+        """Return what is new; None if nothing is."""
+        request = self.request
+        rows = [] if request.config.num_beams > 1 else request.rows
+        if len(self.n_tokens) < len(rows):
+            self.n_tokens, self.n_log_probs = [0] * len(rows), [0] * len(rows)
+            self.are_over = [False] * len(rows)
+        found = [news for sample, row in enumerate(rows) if (news := self._row_news(sample, row)) is not None]
+        if not found and not request.is_done:
+            return None
+        error = None if request.error is None else (kind_of(request.error), str(request.error))
+        beams = None
+        if request.config.num_beams > 1 and request.is_done:
+            beams = [(text.tokens, text.score) for text in request.texts]
+        return RequestNews(number, request.n_reused, found, request.is_done, error, beams)
+
+    def _row_news(self, sample: int, row: SequenceState) -> RowNews | None:
+        first, last = self.n_tokens[sample], len(row.written)
+        is_over = row.reason is not None
+        if first == last and is_over == self.are_over[sample]:
+            return None
+        self.n_tokens[sample], self.are_over[sample] = last, is_over
+        if not row.with_log_probs:
+            return RowNews(sample, row.written[first:last], [], [], row.reason)
+        begin, self.n_log_probs[sample] = self.n_log_probs[sample], len(row.log_probs)
+        return RowNews(sample, row.written[first:last], row.log_probs[begin:], row.top_log_probs[begin:], row.reason)
+
+
+class EngineLoop:
+    """Steps an engine, takes requests from a socket, and reports their progress.
+
+    Args:
+        make_engine: Makes the engine, and another one after a step that failed.
+        make_constraint: Returns the function that makes the constraints of a request, given its `response_format`.
+    """
+
+    def __init__(
+        self,
+        frames: FrameSocket,
+        make_engine: Callable[[], Engine],
+        make_constraint: Callable[[Any], Callable[[], TokenConstraint] | None],
+    ):
+        self._frames, self._make_engine, self._make_constraint = frames, make_engine, make_constraint
+        self.engine = make_engine()
+        self._told: dict[int, _Told] = {}
+        self._grammars = ThreadPoolExecutor(1, thread_name_prefix="grammars")
+        self._n_grammars = 0
+        """How many grammars are being read. Their requests join afterwards."""
+        self._n_steps, self._due = 0, 0.0
+
+    def run(self) -> None:
+        """Generate until the server closes its socket."""
+        try:
+            with inference(self.engine.model), suppress(EOFError, OSError):
+                while True:
+                    self._take(waits=self.engine.is_idle and not self._n_grammars)
+                    if not self.engine.is_idle:
+                        self._step()
+                    elif self._n_grammars:
+                        time.sleep(0.001)
+                    self._report()
+        finally:
+            self._frames.close()
+            self._grammars.shutdown(wait=False, cancel_futures=True)
+
+    def _take(self, *, waits: bool) -> None:
+        for kind, number, *rest in self._frames.receive(waits=waits):
+            if kind == "submit":
+                self._submit(number, *rest)
+            elif number in self._told:
+                self._told[number].request.cancel()
+
+    def _submit(
+        self, number: int, tokens: list[int], config: str, with_log_probs: bool, n_top: int, format: Any
+    ) -> None:
+        request = EngineRequest(tokens, _config_of(config), None, with_log_probs, n_top)
+        self._told[number] = _Told(request)
+        if format is None:
+            self.engine.enqueue([request])
+        else:  # reading a grammar takes milliseconds, and the first one a second
+            self._n_grammars += 1
+            self._grammars.submit(self._read_grammar, request, format)
+
+    def _read_grammar(self, request: EngineRequest, format: Any) -> None:
+        try:
+            request.make_constraint = self._make_constraint(format)
+            self.engine.enqueue([request])
+            if request.is_canceled:
+                request.cancel()
+        except Exception as error:
+            request.fail(error)
+        finally:
+            self._n_grammars -= 1
+
+    def _step(self) -> None:
+        try:
+            self.engine._step()
+            self._n_steps += 1
+        except Exception as error:
+            _LOG.exception("a step failed")
+            for told in self._told.values():
+                if not told.request.is_done:
+                    told.request.fail(EngineFaultError(str(error).strip() or type(error).__name__))
+            with suppress(Exception):
+                self.engine.close()
+            self.engine = self._make_engine()
+
+    def _report(self) -> None:
+        """Report requests that are over, and the progress of all others if it is time for that."""
+        begin = time.perf_counter()
+        is_due = begin >= self._due
+        asked = [(number, told) for number, told in self._told.items() if is_due or told.request.is_done]
+        found = [news for number, told in asked if (news := told.news(number)) is not None]
+        if not found:
+            return
+        for news in found:
+            if news.is_done:
+                del self._told[news.number]
+        self._frames.send(EngineNews(self.engine.n_rows, self._n_steps, found))
+        self._n_steps = 0
+        if is_due:
+            end = time.perf_counter()
+            self._due = end + (end - begin) / NEWS_SHARE
+
+
+@lru_cache(maxsize=64)
+def _config_of(text: str) -> GenerationConfig:
+    """Return the settings that JSON describes. Many requests have the same."""
+    return GenerationConfig.from_dict(json.loads(text))
+
+
+def load_engine(
+    path: Path, load: Mapping[str, Any], sizes: Mapping[str, Any]
+) -> tuple[Callable[[], Engine], Callable[[Any], Callable[[], TokenConstraint] | None]]:
+    """Load a model, and return what makes its engine and its constraints.
+
+    Args:
+        load: The options of `pipelines.load.load`, and the number of `threads`.
+        sizes: The sizes of the engine.
+    """
+    given = dict(load)
+    if threads := given.pop("threads", 0):
+        torch.set_num_threads(threads)
+    pipeline: Any = load_pipeline(path, **given)
+    model = ServedModel(path.name, path, 0, pipeline)
+    marks = engine_marks(pipeline)
+    assert marks is not None
+
+    def make_constraint(format: Any) -> Callable[[], TokenConstraint] | None:
+        if model.token_bytes is None:
+            model.token_bytes = TokenBytes(pipeline.tokenizer)
+        return constraint_maker(ResponseFormat.model_validate(format), model)
+
+    return lambda: Engine(pipeline.model, **sizes, **marks), make_constraint
+
+
+def main() -> None:
+    """Serve the process that started this one. The only argument is the number of the socket's descriptor."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr, force=True)
+    frames = FrameSocket(socket.socket(fileno=int(sys.argv[1])))
+    (order,) = frames.receive(waits=True)
+    make_engine, make_constraint = load_engine(Path(order["path"]), order["load"], order["sizes"])
+    loop = EngineLoop(frames, make_engine, make_constraint)
+    warm_up(loop.engine, _LOG.info)
+    frames.send("ready")
+    loop.run()

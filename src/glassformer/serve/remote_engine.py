@@ -1,0 +1,263 @@
+"""The server's side of an engine in a separate process (`engine_process.py`).
+
+A `RemoteEngine` is used like an `Engine`: requests are submitted, canceled and read in the same way. Its `step` does
+not compute: it takes over what the process has reported, and there is nothing to do before `has_news`.
+"""
+
+import json
+import os
+import queue
+import socket
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from typing_extensions import override
+
+from glassformer.decoding import Engine, EngineRequest
+from glassformer.decoding.open_batch import GeneratedText, generated_text_of, sequences_of
+from glassformer.decoding.step_loop import SequenceState
+from glassformer.serve.api_errors import ApiError
+from glassformer.serve.engine_frames import EngineFaultError, FrameSocket, RequestNews, RowNews, as_error, decode_news
+
+_START = "from glassformer.serve.engine_process import main; main()"
+END_SECONDS = 10.0
+"""How long a process may take to end after its socket was closed."""
+
+
+def start_engine(path: Path, load: Mapping[str, Any], sizes: Mapping[str, Any]) -> "EngineLink":
+    """Start a process with the engine of a model, and wait until it is ready.
+
+    Args:
+        path: The model's folder or file, which the process loads.
+        load: The options of loading it (`engine_process.load_engine`).
+        sizes: The sizes of the engine.
+    """
+    ours, theirs = socket.socketpair()
+    with theirs:
+        # The process finds modules where this one does, and none in the current folder that this one does not.
+        places = os.pathsep.join(place or os.getcwd() for place in sys.path)
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-c", _START, str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": places},
+        )
+    link = EngineLink(FrameSocket(ours), process)
+    try:
+        link.frames.send({"path": str(path), "load": dict(load), "sizes": dict(sizes)})
+        link.frames.receive(waits=True)  # it is ready
+    except (EOFError, OSError) as error:
+        link.close()
+        reason = f"the process of the engine ended with code {process.returncode}"
+        raise RuntimeError(f"{reason} while it loaded {path}; its messages are above") from error
+    return link
+
+
+class EngineLink:
+    """The socket to the process of an engine. Frames are sent and received in separate threads."""
+
+    def __init__(self, frames: FrameSocket, process: "subprocess.Popen[bytes] | None" = None):
+        self.frames, self._process = frames, process
+        self._outgoing: queue.SimpleQueue[list[Any] | None] = queue.SimpleQueue()
+        self.arrived: deque[Any] = deque()
+        """The frames that have arrived. They are taken from the left."""
+        self.has_ended = False
+
+    def listen(self, on_news: Callable[[], None]) -> None:
+        """Send and receive. `on_news` is called in another thread when frames have arrived or the process has ended."""
+        for name, target in (("send", self._send), ("receive", partial(self._receive, on_news))):
+            threading.Thread(target=target, name=f"engine {name}", daemon=True).start()
+
+    def send(self, *frame: Any) -> None:
+        """Send a frame soon. It does not wait."""
+        self._outgoing.put(list(frame))
+
+    def close(self) -> None:
+        """End the process, and wait for its end."""
+        self._outgoing.put(None)
+        self.frames.close()
+        if self._process is None:
+            return
+        try:
+            self._process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _send(self) -> None:
+        with suppress(OSError):  # the process has ended, which the receiving thread reports
+            while (frame := self._outgoing.get()) is not None:
+                frames = [frame]
+                with suppress(queue.Empty):
+                    while (frame := self._outgoing.get_nowait()) is not None:
+                        frames.append(frame)
+                self.frames.send(*frames)
+
+    def _receive(self, on_news: Callable[[], None]) -> None:
+        with suppress(EOFError, OSError):
+            while True:
+                self.arrived.extend(self.frames.receive(waits=True))
+                on_news()
+        self.has_ended = True
+        on_news()
+
+
+class RemoteEngine(Engine):
+    """An engine in a separate process.
+
+    Args:
+        link: The socket to the process.
+        on_news: Called in another thread when there is something for `step` to take over.
+        note_step: Called for each step of the process with the number of texts that it advanced.
+        options: The sizes of the engine, the tokens that begin and end texts, and the tokenizer (`Engine`).
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        link: EngineLink,
+        on_news: Callable[[], None],
+        note_step: Callable[[int], None],
+        **options: Any,
+    ):
+        super().__init__(model, **options)
+        self._link, self._note_step = link, note_step
+        self._numbers: dict[EngineRequest, int] = {}
+        self._asked: dict[int, EngineRequest] = {}
+        """The requests that are not done, by number."""
+        self._count = self._n_running = 0
+        link.listen(on_news)
+
+    @override
+    def submit(self, *arguments: Any, **options: Any) -> EngineRequest:
+        if self._link.has_ended:
+            raise ApiError(503, "the process of the model has ended, and another one starts: try again in a minute")
+        request = super().submit(*arguments, **options)
+        make: Any = request.make_constraint
+        with self._lock:
+            self._count += 1
+            number = self._numbers[request] = self._count
+            self._asked[number] = request
+        format = None if make is None else make.format.model_dump(mode="json", by_alias=True)
+        config = json.dumps(request.config.to_dict())
+        self._link.send(
+            "submit", number, request.tokens, config, request.with_log_probs, request.n_top_log_probs, format
+        )
+        return request
+
+    @property
+    def has_news(self) -> bool:
+        """Whether `step` has something to take over."""
+        return bool(self._link.arrived) or self._link.has_ended
+
+    @property
+    @override
+    def is_idle(self) -> bool:
+        return not self._asked
+
+    @property
+    @override
+    def n_rows(self) -> int:
+        return self._n_running
+
+    @override
+    def step(self) -> None:
+        """Take over what the process has reported. Raises EngineFaultError if it has ended."""
+        arrived = self._link.arrived
+        while arrived:
+            news = decode_news(arrived.popleft())
+            self._n_running = news.n_rows
+            for _ in range(news.n_steps):
+                self._note_step(news.n_rows)
+            for one in news.requests:
+                request = self._asked.get(one.number)
+                if request is not None:  # else it was canceled
+                    self._take_over(request, one)
+        if self._link.has_ended and not arrived:
+            raise EngineFaultError("the process of the engine has ended")
+
+    @override
+    def run(self) -> None:
+        raise NotImplementedError("the process of the engine runs by itself")
+
+    @override
+    def close(self) -> None:
+        with self._lock:
+            self._waiting.clear()
+            self._asked.clear()
+            self._numbers.clear()
+        self._link.close()
+
+    @override
+    def _withdraw(self, request: EngineRequest) -> None:
+        super()._withdraw(request)
+        with self._lock:
+            number = self._numbers.get(request)
+        if number is not None:
+            self._link.send("cancel", number)
+            if request.is_done:  # it waited; the process may have started it in the meantime
+                self._forget(request, number)
+
+    def _take_over(self, request: EngineRequest, news: RequestNews) -> None:
+        with self._lock:
+            if request in self._waiting:
+                self._waiting.remove(request)
+        if news.rows and not request.rows:
+            request.n_reused = news.n_reused
+            request.rows = self._new_rows(request)
+        for row in news.rows:
+            self._add(request, row)
+        if news.is_done:
+            self._finish(request, news)
+            self._forget(request, news.number)
+
+    def _new_rows(self, request: EngineRequest) -> list[SequenceState]:
+        return sequences_of(
+            self.model,
+            [request.tokens],
+            request.config,
+            self.begin,
+            [request.max_new_for(self.model)],
+            with_log_probs=request.with_log_probs,
+            tokenizer=self.tokenizer,
+            n_top_log_probs=request.n_top_log_probs,
+        )
+
+    def _add(self, request: EngineRequest, news: RowNews) -> None:
+        """Add what was written to a text, in the order in which the engine of the process did."""
+        row = request.rows[news.sample]
+        row.log_probs += news.log_probs
+        row.top_log_probs += [[(token, value) for token, value in top] for top in news.top_log_probs]
+        if request.config.stop_strings:
+            for token in news.tokens:  # a stop string is looked for after each token
+                row.written.append(token)
+                _ = row.text
+        else:
+            row.written += news.tokens
+        row.reason = news.reason  # type: ignore[assignment]
+
+    def _finish(self, request: EngineRequest, news: RequestNews) -> None:
+        if news.beams is not None:
+            decode = None if self.tokenizer is None else self.tokenizer.decode
+            request.texts = [
+                GeneratedText(tokens, score, text=None if decode is None else decode(tokens))
+                for tokens, score in news.beams
+            ]
+        else:
+            request.texts = [generated_text_of(row) for row in request.rows]
+        if news.error is not None:
+            request.error = as_error(*news.error)
+        request.done.set()
+
+    def _forget(self, request: EngineRequest, number: int) -> None:
+        with self._lock:
+            self._asked.pop(number, None)
+            self._numbers.pop(request, None)
