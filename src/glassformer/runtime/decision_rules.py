@@ -169,7 +169,7 @@ STEP_RULES = (
     Rule(
         "plain",
         "a model with experts",
-        "a recording computes all experts for every token",
+        "a recording has fixed shapes, so it would compute all experts for every token",
         lambda s: s.has_experts,
     ),
     Rule("recorded", "a GPU", "a CUDA graph launches all kernels of a step at once", lambda s: s.device == "cuda"),
