@@ -27,6 +27,7 @@ import torch
 
 from glassformer.checkpoint import load_model
 from glassformer.checkpoint.hf.folder import save_hf_folder
+from glassformer.checkpoint.model_folder import fill_parameters
 from glassformer.checkpoint.unread_weights import reading_later
 from glassformer.data.batching.labeled_batches import IGNORED
 from glassformer.data.batching.packed_windows import PackedBatch
@@ -59,11 +60,15 @@ class Windows:
 
 def make_trainer(shape: ModelConfig, train: TrainConfig, rows: int, length: int, parallel: Parallel) -> Trainer[Any]:
     """Return the trainer of a new language model with one batch of `rows` windows."""
-    model = build_on_meta(shape).to_empty(device="cpu")
+    model = build_on_meta(shape)
     noise = torch.randn(2**20, generator=torch.Generator().manual_seed(0)) * 0.02
-    for parameter in model.parameters():  # drawing billions of random numbers would take minutes
-        flat = parameter.data.view(-1)
-        flat.copy_(noise.repeat(-(-len(flat) // len(noise)))[: len(flat)])
+
+    def values(size: torch.Size) -> torch.Tensor:  # drawing billions of random numbers would take minutes
+        return noise.repeat(-(-size.numel() // len(noise)))[: size.numel()].view(size)
+
+    # Unlike `to_empty`, this leaves tied parameters tied.
+    named = list(model.named_parameters())
+    fill_parameters(model, ((name, values(parameter.shape)) for name, parameter in named), torch.float32)
     model.set_gradient_checkpointing(train.gradient_checkpointing)
     tokens = torch.randint(0, shape.vocab_size, (rows, length + 1), generator=torch.Generator().manual_seed(0))
     batch = PackedBatch(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous(), torch.empty(0, dtype=torch.long))

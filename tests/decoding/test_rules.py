@@ -71,8 +71,10 @@ def test_a_prefix_allows_only_its_next_token():
     request = GenerationConfig(prefix=(7, 8, 9))
     for n_written, wanted in ((0, 7), (2, 9)):
         found = apply_rules(scores, tokens, [request], n_written=n_written)
-        assert found[0, wanted] == scores[0, wanted]
+        assert found[0, wanted] == 0  # as HF's forced_bos_token_id
         assert (found[0] == NEG_INF).sum() == V - 1
+    broken = torch.full_like(scores, torch.nan)
+    assert apply_rules(broken, tokens, [request], n_written=0)[0, 7].isnan()
     assert torch.equal(apply_rules(scores, tokens, [request], n_written=3), scores)
 
 

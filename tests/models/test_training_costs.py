@@ -28,8 +28,9 @@ def test_measured_runs_are_predicted(run):
     if "peak_gib" in run:
         assert step_memory(config, shape).total / 2**30 == pytest.approx(run["peak_gib"], rel=0.1)
     seconds = step_seconds(config, shape, peak_flops=machine.peak_flops, bandwidth=machine.bandwidth)
-    measured = run["rows"] * run["target_length"] / run["tokens_per_second"]
-    assert seconds == pytest.approx(measured, rel=0.2)
+    if "tokens_per_second" in run:
+        measured = run["rows"] * run["target_length"] / run["tokens_per_second"]
+        assert seconds == pytest.approx(measured, rel=0.2)
 
 
 def test_what_a_layer_keeps_is_counted():
@@ -42,7 +43,9 @@ def test_what_a_layer_keeps_is_counted():
 def test_sharing_and_checkpointing_need_less_memory():
     shape = StepShape(8, 0, 128)
     whole = step_memory(LLAMA, shape)
-    assert whole.states == 20 * count_parameters(LLAMA)
+    assert whole.states == 14 * count_parameters(LLAMA)
+    assert whole.gradients == 6 * count_parameters(LLAMA)
+    assert whole.working == whole.activations / LLAMA.n_decoder_layers
     assert whole.logits == 2 * 8 * 128 * 1024, "the vocabulary is padded"
     assert step_memory(LLAMA, shape, shard=64).states < whole.states
     assert step_memory(LLAMA, shape, tensor=2).activations < whole.activations
@@ -63,4 +66,5 @@ def test_states_are_counted_once_for_plans_and_for_the_estimate_of_a_run():
     assert state_bytes(100, 10, moments=7, copy=5) == 400 + 40 + 7 + 5
     config = preset("tiny-llama")
     n_parameters = count_parameters(config)
-    assert step_memory(config, StepShape(1, 0, 8)).states == state_bytes(n_parameters, copy=4 * n_parameters)
+    memory = step_memory(config, StepShape(1, 0, 8), keeps_gradients=True)
+    assert memory.states == state_bytes(n_parameters, copy=2 * n_parameters)

@@ -5,6 +5,8 @@ import json
 import pytest
 
 import glassformer
+from glassformer.tasks.train_function import read_request
+from tasks.pretrained_models import save_decoder
 
 
 def test_python_trains_with_the_same_options(tmp_path, reviews):
@@ -43,3 +45,17 @@ def test_a_recipe_is_complete_and_takes_no_size(tmp_path, reviews):
     (tmp_path / "r.toml").write_text("[train]\nupdates = 1\n", encoding="utf-8")
     with pytest.raises(ValueError, match="--recipe describes the whole model"):
         glassformer.train("classification", data=reviews, out=tmp_path / "m", recipe=tmp_path / "r.toml", size="tiny")
+
+
+def test_a_recipe_without_a_context_follows_the_limit_of_the_model(tmp_path, capsys):
+    save_decoder(tmp_path / "hf")  # reads at most 128 tokens
+    (tmp_path / "r.toml").write_text(f'from = "{(tmp_path / "hf").as_posix()}"\n', encoding="utf-8")
+    given = {"data.data": (tmp_path / "talks.jsonl",)}
+    assert read_request("chat", given, recipe=tmp_path / "r.toml").config.context == 128
+    assert "context: 128 tokens, the limit of --from " in capsys.readouterr().err
+    assert read_request("chat", {**given, "context": 500}, recipe=tmp_path / "r.toml").config.context == 500
+    assert read_request("chat", {**given, "context": 64}, recipe=tmp_path / "r.toml").config.context == 64
+    save_decoder(tmp_path / "long", max_position_embeddings=2048)
+    more = {**given, "start_from": tmp_path / "long"}
+    assert read_request("chat", more, recipe=tmp_path / "r.toml").config.context == 512
+    assert "context" not in capsys.readouterr().err

@@ -47,7 +47,7 @@ def test_a_run_is_predicted_as_plan_does():
 def test_processes_take_whole_batches_or_rows():
     train = replace(TRAIN, accumulate=2, updates=5)
     whole = predict_run(trainer_of(train, Layout(data=2)), flops_of, "NVIDIA H200")
-    assert whole.memory_bytes == predict_run(trainer_of(train), flops_of, "NVIDIA H200").memory_bytes
+    assert whole.memory_bytes == predict_run(trainer_of(), flops_of, "NVIDIA H200").memory_bytes
     rows = predict_run(trainer_of(train, Layout(data=4)), flops_of, "NVIDIA H200")
     assert rows.memory_bytes == predict_run(trainer_of(train, rows=2), flops_of, "NVIDIA H200").memory_bytes
 

@@ -168,12 +168,16 @@ def check_runs(path: Path) -> str:
         shape = StepShape(run["rows"], run["source_length"], run["target_length"])
         predicted = predict_update(config, machine, shape)
         memory, seconds = predicted.memory.total / 2**30, predicted.seconds
-        measured = run["rows"] * (run["target_length"] or run["source_length"]) / run["tokens_per_second"]
-        peak = run.get("peak_gib")
-        compared = "not measured" if peak is None else f"{peak:.2f} measured ({memory / peak - 1:+.1%})"
+        peak, speed = run.get("peak_gib"), run.get("tokens_per_second")
+        tokens = run["rows"] * (run["target_length"] or run["source_length"])
         lines.append(
-            f"{run['name']} on {machine.name}: {memory:.2f} GiB predicted, {compared}; "
-            f"{1000 * seconds:.1f} ms predicted, {1000 * measured:.1f} measured ({seconds / measured - 1:+.1%})"
+            f"{run['name']} on {machine.name}: {memory:.2f} GiB predicted, {_compared(memory, peak, 2)}; "
+            f"{1000 * seconds:.1f} ms predicted, {_compared(1000 * seconds, speed and 1000 * tokens / speed, 1)}"
         )
     context = f"Memory is what torch allocates; the CUDA context takes about {CONTEXT_BYTES / 1e9:.1f} GB more."
     return "\n".join([*lines, context])
+
+
+def _compared(predicted: float, measured: float | None, digits: int) -> str:
+    """Return a measured number with the error of the prediction; "not measured" for None."""
+    return "not measured" if measured is None else f"{measured:.{digits}f} measured ({predicted / measured - 1:+.1%})"

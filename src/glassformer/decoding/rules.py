@@ -169,13 +169,17 @@ class Rules:
         return self._seen(runs[:, :, -1], same)
 
     def _force(self, scores: Tensor, history: History) -> Tensor:
+        """Allow only the next token of the prefix, with a score of 0, so that it does not count in a beam search.
+
+        HF does the same for `forced_bos_token_id`. NaN stays, because it is reported later.
+        """
         for row, n_written in enumerate(history.n_written):
             prefix = self.requests[row].prefix
             if n_written < len(prefix):
                 wanted = prefix[n_written]
-                own = scores[row, wanted].clone()
+                is_nan = scores[row, wanted].isnan()
                 scores[row] = NEG_INF
-                scores[row, wanted] = own
+                scores[row, wanted] = torch.where(is_nan, torch.nan, 0.0)
         return scores
 
     def _numbers(self, name: str, nothing: float) -> Tensor | None:

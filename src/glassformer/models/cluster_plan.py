@@ -167,7 +167,9 @@ def predict_update(
 
     `shape` is that of one step on one device; an update has `accumulate` steps.
     """
-    memory = step_memory(config, shape, shard=shard, tensor=tensor, checkpointing=checkpointing)
+    memory = step_memory(
+        config, shape, shard=shard, tensor=tensor, checkpointing=checkpointing, keeps_gradients=accumulate > 1
+    )
     compute = accumulate * step_seconds(
         config,
         shape,
@@ -215,6 +217,7 @@ def predict_update(
 
 ASSUMPTIONS = (
     "bf16 with float32 weights, gradients and moments of AdamW; attention by fused kernels; layers compiled",
+    "gradients of parameters replace activations in the backward pass, unless an update has several steps",
     "every sequence has the full length; the loss needs the logits once, in bf16",
     "matrix products reach 70 % of the peak from a width of 900 on, and less in proportion for narrower models",
     "activations are read or written 4 times (6 with dropout) at 80 % of the memory bandwidth",

@@ -30,16 +30,20 @@ class StepMemory(NamedTuple):
     """Bytes of one device during a training step, without the CUDA context."""
 
     states: int
-    """Weights, gradients, moments and the bf16 copy with its gradients."""
+    """Weights, moments and the bf16 copy, and gradients that are kept for the next step of an update."""
+    gradients: int
+    """Gradients of all parameters, in bf16 and in float32. They replace activations in the backward pass."""
     activations: int
     """Bytes that the layers keep for the backward pass."""
+    working: int
+    """Gradients of the activations of one layer, while it is differentiated."""
     logits: int
     """The output of the last layer, which becomes its own gradient."""
 
     @property
     def total(self) -> int:
-        """Return the sum."""
-        return sum(self)
+        """Return the peak: that of the backward pass where it begins, or where it ends."""
+        return self.states + max(self.gradients, self.activations + self.working + self.logits)
 
 
 class StepShape(NamedTuple):
@@ -94,15 +98,27 @@ def _feed_forward_width(config: ModelConfig) -> float:
 
 
 def step_memory(
-    config: ModelConfig, shape: StepShape, *, shard: int = 1, tensor: int = 1, checkpointing: bool = False
+    config: ModelConfig,
+    shape: StepShape,
+    *,
+    shard: int = 1,
+    tensor: int = 1,
+    checkpointing: bool = False,
+    keeps_gradients: bool = False,
 ) -> StepMemory:
-    """Return the memory of a step in bf16 with AdamW on one of `shard` x `tensor` devices that share the model."""
+    """Return the memory of a step in bf16 with AdamW on one of `shard` x `tensor` devices that share the model.
+
+    `keeps_gradients` says that an update has several steps.
+    """
     parameters = count_parameters(config)
     n_copied: float = parameters
     if shard > 1:  # FSDP2: float32 states in parts, and two whole layers in bf16 with their gradients
         n_copied = 2 * parameters / max(1, config.n_encoder_layers + config.n_decoder_layers)
-    copied = n_copied * (STATE_BYTES["bf16 copy"] + STATE_BYTES["bf16 gradients"]) / tensor
-    states = state_bytes(parameters / (shard * tensor), copy=copied)
+    own = parameters / (shard * tensor)
+    moments, copied = STATE_BYTES["moments"] * own, n_copied * STATE_BYTES["bf16 copy"] / tensor
+    states = state_bytes(own, own if keeps_gradients else 0.0, moments=moments, copy=copied)
+    gradients = n_copied * STATE_BYTES["bf16 gradients"] / tensor
+    gradients += 0 if keeps_gradients else STATE_BYTES["gradients"] * own
     unit = 2 * config.d_model
     has_both = config.kind == "encoder_decoder"
     activations = largest = 0.0
@@ -120,7 +136,7 @@ def step_memory(
     if config.head == "language_model":
         length = shape.target_length or shape.source_length
         logits = 2 * shape.rows * length * (-(-config.vocab_size // ALIGNMENT) * ALIGNMENT) / tensor
-    return StepMemory(round(states), round(activations), round(logits))
+    return StepMemory(*map(round, (states, gradients, activations, largest, logits)))
 
 
 def step_flops(config: ModelConfig, shape: StepShape) -> float:

@@ -25,6 +25,7 @@ from torch import Tensor
 from glassformer.kernels.kernel_registry import PLAIN
 from glassformer.kernels.kernel_set import KernelSet
 from glassformer.nn.tensor_checks import check_positive
+from glassformer.runtime.async_readback import upload
 from glassformer.runtime.step_runner import TextModel
 
 RowState = Literal["free", "reading", "running", "kept"]
@@ -186,27 +187,29 @@ class CachePool:
         running = [row for row in self.rows if row.state == "running"]
         n = len(running)
         gaps = [row for row in self.rows[:n] if row.state != "running"]
-        for gap, row in zip(gaps, [row for row in running if row.index >= n], strict=True):
-            self._swap(gap, row)
+        self._swap(gaps, [row for row in running if row.index >= n])
         return n
 
-    def _swap(self, one: PoolRow, two: PoolRow) -> None:
-        i, j = one.index, two.index
-        for block in (*self.keys, *self.values):
-            if one.state == "free":
-                self._copy_row(block, j, i, two)
-                continue
-            saved = block[i].clone()
-            self._copy_row(block, j, i, two)
-            block[j] = saved
-        one.index, two.index = j, i
-        self.rows[i], self.rows[j] = two, one
+    def _swap(self, some: Sequence[PoolRow], others: Sequence[PoolRow]) -> None:
+        """Let each row and the one at the same place of the other list change places, all in one copy per layer.
 
-    def _copy_row(self, block: Tensor, source: int, target: int, row: PoolRow) -> None:
-        block[target, :, : row.length] = block[source, :, : row.length]
-        if row.memory_length:
-            first = self.capacity - row.memory_length
-            block[target, :, first:] = block[source, :, first:]
+        The rows of `others` are in use.
+        """
+        if not some:
+            return
+        pairs = list(zip(some, others, strict=True))
+        moves = [(two, one.index) for one, two in pairs] + [(one, two.index) for one, two in pairs if one.length]
+        sources = upload([row.index for row, _ in moves], self.device)
+        targets = upload([index for _, index in moves], self.device)
+        length = max(row.length for row, _ in moves)
+        n_memory = max(row.memory_length for row, _ in moves)
+        for block in (*self.keys, *self.values):
+            block[targets, :, :length] = block[sources, :, :length]
+            if n_memory:
+                block[targets, :, self.capacity - n_memory :] = block[sources, :, self.capacity - n_memory :]
+        for one, two in pairs:
+            one.index, two.index = two.index, one.index
+            self.rows[one.index], self.rows[two.index] = one, two
 
     def _divide(self, n_rows: int) -> None:
         """Divide the memory into `n_rows` rows."""
@@ -225,8 +228,7 @@ class CachePool:
                 self.free(row)
         busy = [row for row in self.rows if row.is_busy]
         gaps = [row for row in self.rows[: len(busy)] if not row.is_busy]
-        for gap, row in zip(gaps, [row for row in busy if row.index >= len(busy)], strict=True):
-            self._swap(gap, row)
+        self._swap(gaps, [row for row in busy if row.index >= len(busy)])
         old_keys, old_values, old_capacity = self.keys, self.values, self.capacity
         self._divide(n_rows)
         # In this order no row is overwritten before it was copied, because row r begins at r times the capacity.

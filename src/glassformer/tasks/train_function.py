@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from glassformer.base.dataclass_flags import options_of
+from glassformer.checkpoint.summary import summarize
+from glassformer.progress import say
 from glassformer.tasks.configs.defaults import Size, preset_options
 from glassformer.tasks.configs.shared import TaskConfig
 from glassformer.tasks.configs.task_options import given_options, make_config
@@ -105,4 +108,18 @@ def read_request(
         return TrainRequest(task, make_config(kind, given), given, size)
     if size != "auto" or preset:
         raise ValueError("--recipe describes the whole model: expected no --size and no --preset beside it")
-    return TrainRequest(task, make_config(kind, {**read_recipe(recipe, kind), **given}), None, size)
+    values = {**read_recipe(recipe, kind), **given}
+    return TrainRequest(task, make_config(kind, {**values, **_fitting_context(kind, values)}), None, size)
+
+
+def _fitting_context(kind: type[TaskConfig], values: Mapping[str, Any]) -> dict[str, int]:
+    """Return the limit of the model of --from as the context, if no context is given and the default exceeds it."""
+    usual = {option.path: option.default for option in options_of(kind).values()}.get("context")
+    start = values.get("start_from")
+    if usual is None or "context" in values or start is None or not start.exists():
+        return {}
+    limit = summarize(start).config.max_len
+    if limit is None or limit >= usual:
+        return {}
+    say(f"context: {limit} tokens, the limit of --from {start}; the recipe gives no context")
+    return {"context": limit}

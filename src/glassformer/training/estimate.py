@@ -108,11 +108,12 @@ def estimate_run(
     parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
     learned = sum(parameter.numel() for parameter in trainer.model.parameters() if parameter.requires_grad)
     gradients = round(state_bytes(0, learned, moments=0))
-    # Gradients replace activations, unless they are accumulated over passes, preallocated for CUDA graphs, or computed
-    # by a copy of the model.
-    is_kept = isinstance(trainer.gradients, GraphedGradients) or trainer.gradients.copy is not None
+    # Gradients replace activations, and those of a copy exist beside those of the model, unless they are accumulated
+    # over passes or preallocated for CUDA graphs. Graphs that contain a copy allocate them after the backward pass.
+    is_copied = trainer.gradients.copy is not None
+    is_kept = growth is not None if is_copied else isinstance(trainer.gradients, GraphedGradients)
     they_stay = config.accumulate * config.passes > 1 or is_kept
-    passing = step_bytes + gradients if they_stay else max(step_bytes, gradients)
+    passing = step_bytes + gradients if they_stay else max(step_bytes, gradients + trainer.setup.copy_bytes)
     if step_growth is not None and pilot_growth is not None:
         # The measured growth also contains what allocator and kernels reserve.
         passing = max(passing, step_growth + gradients if they_stay else step_growth, pilot_growth - moments)

@@ -18,6 +18,7 @@ from glassformer.tasks.configs.defaults import (
     choose_defaults,
     choose_for_fine_tuning,
     default_minutes,
+    divides_matrices,
     preset_options,
 )
 from glassformer.tasks.configs.task_options import AUTOMATIC, make_config
@@ -75,6 +76,18 @@ def test_given_options_override_the_defaults(data):
     assert values.keys() <= options.keys() & AUTOMATIC
     chosen = chosen_for(MULTI30K, 100.0, given=given)
     assert {name: chosen[name] for name in given} == given
+
+
+@pytest.mark.parametrize("task", ["translation", "language", "classification"])
+def test_matrices_in_parts_are_not_trained_by_muon(task):
+    kind = config_named(task)
+    for parallel, optimizer in (("data=2", "muon"), ("shard=2", "adamw"), ("data=2,tensor=2", "adamw")):
+        chosen = chosen_for(MULTI30K, 120, given={"train.parallel": parallel}, kind=kind)
+        assert make_config(kind, {**chosen, "train.parallel": parallel}).train.optimizer == optimizer
+    given = {"train.parallel": "shard=2", "train.optimizer": "adam"}
+    assert chosen_for(MULTI30K, 120, given=given, kind=kind)["train.optimizer"] == "adam"
+    assert not divides_matrices("")
+    assert not divides_matrices("data=2, tensor=1")
 
 
 def test_values_that_depend_on_a_given_width_follow_it():

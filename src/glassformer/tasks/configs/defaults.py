@@ -101,7 +101,17 @@ def choose_defaults(
             break
         flops = speed.flops_per_second(make_config(kind, {**given, **chosen})) * speed.seconds
         scale = flops / REFERENCE_FLOPS
+    if divides_matrices(given.get("train.parallel", "")) and "train.optimizer" not in given:
+        # Muon needs whole matrices. AdamW is as good at the same learning rate: 1.750 instead of 1.755 bits per byte
+        # after 300 updates of the default language model.
+        chosen["train.optimizer"] = "adamw"
     return chosen
+
+
+def divides_matrices(parallel: str) -> bool:
+    """Whether processes hold parts of matrices in this layout, a value of `--parallel`: by shards or by tensor=N."""
+    sizes = dict(part.strip().partition("=")[::2] for part in parallel.split(","))
+    return "shard" in sizes or sizes.get("tensor", "1") != "1"
 
 
 def choose_for_fine_tuning(
