@@ -176,7 +176,7 @@ FORMATS = {
 
 @pytest.mark.parametrize("kind", FORMATS)
 def test_a_file_in_another_format_is_refused_as_a_whole(kind, tmp_path):
-    """With on_bad="skip", lines that are valid UTF-8 by chance would be learned."""
+    """With on_bad="skip", lines that happen to be valid UTF-8 would be learned."""
     made, name = FORMATS[kind]
     path = tmp_path / "a.txt"
     path.write_bytes(made("".join(f"a text of line {n}\n" for n in range(50)).encode()))

@@ -2,7 +2,7 @@
 
 A byte-order mark at the start is dropped. Lines end with LF or CRLF. A line with bytes that are not UTF-8 is marked
 with a problem. A damaged .gz is an error that names the line where reading failed. A file in UTF-16, or compressed by
-another program, is an error as a whole: some of its lines could be valid UTF-8 by chance.
+another program, is an error as a whole: some of its lines could happen to be valid UTF-8.
 """
 
 import gzip
@@ -114,7 +114,7 @@ def read_text(path: Path) -> str:
 
 
 def check_first_line(raw: bytes, where: str) -> None:
-    """Raise BadUtf8Error if a file that begins with these bytes is compressed, or in UTF-16."""
+    """Raise BadUtf8Error if a file with this first line is compressed, or in UTF-16."""
     found = next((kind for start, kind in COMPRESSED.items() if raw.startswith(start)), "")
     if re.match(rb"BZh[1-9]1AY&SY", raw):
         found = "compressed by bzip2"
