@@ -12,9 +12,11 @@ from torch import nn
 from glassformer.decoding import GenerationConfig, generate, record_steps
 from glassformer.decoding.beam import BeamSearch
 from glassformer.decoding.recorded_beam import STATE
+from glassformer.kernels.cpp_kernels import CppKernels
 from glassformer.kernels.cpp_library import KernelBuildError
 from glassformer.kernels.kernel_registry import cpp_kernels
 from glassformer.kernels.kernel_set import KernelSet, find_key_end
+from glassformer.models import build_model, preset
 from glassformer.nn import Mask, attend
 from glassformer.nn.norms import normalize
 from glassformer.nn.positions import Rotary, Rotation
@@ -356,3 +358,21 @@ def test_a_nan_is_found_while_beams_are_extended():
     search.length.fill_(4)
     with pytest.raises(RuntimeError, match="4 tokens in buffers of 4"):
         search._extend_by(logs, tokens)
+
+
+@pytest.mark.parametrize("length", [1, 7, 48, 60])
+@pytest.mark.parametrize("is_padded", [True, False])
+@torch.no_grad()
+def test_sources_are_encoded_as_by_plain_torch(length, is_padded, monkeypatch):
+    """Short sources are encoded with the attention of the kernels, padded or not; long ones with torch's."""
+    torch.manual_seed(length)
+    model = build_model(preset("tiny-transformer-base", d_model=64, n_heads=4, max_len=64)).eval()
+    source = torch.randint(5, 20, (3, length))
+    mask = torch.arange(length) < torch.tensor([[length], [length // 2 + 1], [1]]) if is_padded else None
+    expected = model.encode(source, mask)
+    attend, called = CppKernels.attend, []
+    monkeypatch.setattr(CppKernels, "attend", lambda *args: called.append(1) or attend(*args))
+    found = model.encode(source, mask, kernels=cpp_kernels())
+    assert len(called) == (model.config.n_encoder_layers if length <= 48 else 0)
+    is_real = torch.ones(3, length, dtype=torch.bool) if mask is None else mask
+    torch.testing.assert_close(found[is_real], expected[is_real], rtol=1e-5, atol=1e-5)

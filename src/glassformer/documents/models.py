@@ -71,7 +71,9 @@ class Transformer(EncoderDecoderModel):
             raise ValueError(f"tgt has {len(tgt)} rows: expected {len(src)}, as src")
         return self.project(self._decode(tgt, target, self._encode(src, source), memory_mask))
 
-    def encode(self, src: Tensor, src_mask: Tensor | None = None) -> Tensor:
+    def encode(  # type: ignore[override]  # the document's arguments
+        self, src: Tensor, src_mask: Tensor | None = None
+    ) -> Tensor:
         """Return the encoder's output (B, S, C) for source ids (B, S).
 
         `src_mask` is 1 or True where attention is allowed and broadcasts to (B, 1, S, S).

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 MAX_QUERIES = 16
-"""The attention kernels take at most this many queries: a tensor core multiplies at least 16 rows at once."""
+"""The attention kernels of a GPU take at most this many queries: a tensor core multiplies at least 16 rows at once."""
 MAX_CHOICES = 64
 """Up to this many best tokens, repeated selection is faster than sorting."""
 
@@ -95,6 +95,8 @@ class KernelSet:
     """
 
     name = "torch"
+    max_queries = MAX_QUERIES
+    """The most queries of `attend`."""
 
     def __deepcopy__(self, memo: object) -> "KernelSet":
         return self  # it holds no state of a model

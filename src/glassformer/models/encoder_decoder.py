@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from glassformer.kernels.kernel_set import KernelSet
 from glassformer.models.blocks_from_config import make_embeddings, make_stack
 from glassformer.models.config import ModelConfig
 from glassformer.models.initialization import initialize
@@ -49,9 +50,12 @@ class EncoderDecoderModel(Model):
         hidden = self._decode(target, target_inputs, memory, Mask(real=source_inputs.mask.real))
         return self.apply_head(hidden, target_inputs.mask.real)
 
-    def encode(self, source: Tensor, source_mask: Tensor | None = None) -> Tensor:
-        """Return the encoder's output (B, S, C), which the decoder attends to, for source ids (B, S)."""
-        return self._encode(source, self._prepare_source(source, source_mask))
+    def encode(self, source: Tensor, source_mask: Tensor | None = None, *, kernels: KernelSet | None = None) -> Tensor:
+        """Return the encoder's output (B, S, C), which the decoder attends to, for source ids (B, S).
+
+        `kernels` may compute the attention; None is plain torch.
+        """
+        return self._encode(source, self._prepare_source(source, source_mask), kernels)
 
     def decode(
         self,
@@ -98,9 +102,9 @@ class EncoderDecoderModel(Model):
             plain_positions=self.plain_positions,
         )
 
-    def _encode(self, source: Tensor, inputs: Inputs) -> Tensor:
+    def _encode(self, source: Tensor, inputs: Inputs, kernels: KernelSet | None = None) -> Tensor:
         x = self.source_embeddings(source, inputs.positions)
-        return self.encoder(x, positions=inputs.positions, mask=inputs.mask)
+        return self.encoder(x, positions=inputs.positions, mask=inputs.mask, kernels=kernels)
 
     def _decode(
         self, target: Tensor, inputs: Inputs, memory: Tensor, memory_mask: Mask, cache: KVCache | None = None

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from glassformer.kernels.kernel_set import MAX_QUERIES, KernelSet, find_key_end, is_exporting
+from glassformer.kernels.kernel_set import KernelSet, find_key_end, is_exporting
 from glassformer.nn.tensor_checks import check_broadcasts, check_positive, check_shape
 
 QUERY_BLOCK = 256
@@ -226,14 +226,17 @@ class AdditiveMask(NamedTuple):
         It has the dtype and device of `like`; `kernels` are the kernels that may read it.
         """
         allowed = mask.dense(n_queries, n_keys, like.device)
+        has_kernel = kernels is not None and kernels.can_attend_to_cache(like) and n_queries <= kernels.max_queries
+        has_kernel = has_kernel and n_keys > 0 and not torch.is_grad_enabled()
+        if allowed is None and bias is None and has_kernel and not like.is_cuda:
+            allowed = torch.ones(1, 1, 1, n_keys, dtype=torch.bool, device=like.device)  # the kernel is faster
         if allowed is None:
             return None if bias is None else cls(bias.to(like.dtype))
         zero = torch.zeros((), dtype=like.dtype, device=like.device)
         neg_inf = torch.full((), -torch.inf, dtype=like.dtype, device=like.device)
         values = torch.where(allowed, zero if bias is None else bias.to(like.dtype), neg_inf)
         key_end = None
-        has_kernel = kernels is not None and kernels.can_attend_to_cache(like)
-        if has_kernel and n_queries <= MAX_QUERIES and n_keys and not torch.is_grad_enabled():
+        if has_kernel:
             key_end = find_key_end(allowed.expand(*allowed.shape[:3], n_keys))
         if mask.attends_to_self or not like.is_cuda:
             return cls(values, key_end=key_end, kernels=kernels)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from glassformer.kernels.kernel_set import KernelSet
 from glassformer.nn.cache import KVCache
 from glassformer.nn.disentangled_positions import DisentangledPositions
 from glassformer.nn.layer_inputs import LayerInputs, LayerKinds, Scene
@@ -73,6 +74,7 @@ class Stack(nn.Module):
         memory: Tensor | None = None,
         memory_mask: Mask | None = None,
         cache: KVCache | None = None,
+        kernels: KernelSet | None = None,
     ) -> Tensor:
         """Apply all layers and the final norm to x (B, T, C) and return the same shape.
 
@@ -84,11 +86,12 @@ class Stack(nn.Module):
             memory: Output of the encoder, (B, S, C), for cross-attention.
             memory_mask: Which tokens of the encoder's output may be attended to.
             cache: Keys and values of earlier calls. The new ones are written to it.
+            kernels: Kernels that may compute the attention and the final norm; those of the cache come first.
         """
         if cache is not None:
             cache.check_layers(self.depth)
         keys = positions if key_positions is None else key_positions
-        kernels = None if cache is None else cache.kernels
+        kernels = kernels if cache is None else cache.kernels
         n_keys = x.shape[1] if cache is None else cache.n_keys(x.shape[1])
         like = _like_products_of(x)
         scene = Scene(
