@@ -2,6 +2,7 @@
 
 import io
 import json
+import lzma
 import os
 import signal
 import subprocess
@@ -221,3 +222,17 @@ def test_the_outputs_of_all_parts_are_that_of_the_whole_file(run_bytes, tmp_path
     assert "in.txt:51: 'bad' is bad" in parts[2][2]
     assert "--part 1/2 without an --input file" in run_bytes(Mirror(), b"", "--part", "1/2")[2]
     assert "--part 3/2: expected I/N" in run_bytes(Mirror(), b"", *flags, "--part", "3/2")[2]
+
+
+def test_compressed_lines_and_utf_16_are_one_error(run_bytes, tmp_path):
+    for data, message in (
+        (lzma.compress(b"a\nb\n"), "the file is compressed by xz: expected plain text, or a .gz file"),
+        ("one\ntwo\n".encode("utf-16"), "the file is in UTF-16: expected UTF-8"),
+    ):
+        code, out, err = run_bytes(Mirror(), data)
+        assert (code, out) == (1, b"")
+        assert err.startswith(f"glassformer: stdin:1: {message}")
+        (tmp_path / "a").write_bytes(data)
+        code, out, err = run_bytes(Mirror(), b"", "--input", str(tmp_path / "a"))
+        assert (code, out) == (1, b"")
+        assert f"a:1: {message}" in err

@@ -88,6 +88,18 @@ def test_the_scale_of_embeddings_survives_conversion(tie, tmp_path, monkeypatch)
     assert verify(tmp_path / "ours", model, tmp_path / "model.gguf", "gguf").largest_difference < 1e-5
 
 
+def test_a_gguf_file_of_heads_of_any_size_is_verified_by_hf(tmp_path):
+    """HF reads no size of heads from a file; for Qwen3, the family of our language models, it takes 128."""
+    pytest.importorskip("accelerate")
+    torch.manual_seed(0)
+    model = build_model(preset("tiny-qwen3"))
+    assert model.config.head_size != 128
+    save_model(tmp_path / "ours", model)
+    convert(tmp_path / "ours", tmp_path / "model.gguf", "gguf", numbers="f32")
+    found = verify(tmp_path / "ours", model, tmp_path / "model.gguf", "gguf", numbers="f32")
+    found.check(tmp_path / "model.gguf")
+
+
 def test_rotary_rows_are_permuted_to_pairs_and_back():
     rows = np.arange(24.0, dtype=np.float32).reshape(12, 2)
     assert np.array_equal(halves_from_pairs(pairs_from_halves(rows, 2), 2), rows)

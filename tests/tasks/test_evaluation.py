@@ -1,6 +1,6 @@
 """The options and scores of each task for `glassformer eval`."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 
@@ -69,7 +69,23 @@ def test_problems_replace_the_data_of_a_code_model(tmp_path, monkeypatch, capsys
 
 def test_the_description_names_the_method_and_the_files_or_the_corpus(tmp_path):
     data = write_pairs(tmp_path)
-    assert describe_scored(data, 1200, "pairs", "beam 4") == (
+    assert describe_scored(data, [None] * 1200, "pairs", "beam 4") == (
         f"beam 4, 1,200 pairs from {tmp_path / 'a.en'}, {tmp_path / 'a.de'}"
     )
-    assert describe_scored(PairData(corpus="multi30k"), 5, "pairs") == "5 pairs of multi30k"
+    assert describe_scored(PairData(corpus="multi30k"), [None] * 5, "pairs") == "5 pairs of multi30k"
+
+
+def test_skipped_records_are_counted_and_files_without_examples_are_named(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text("text\tlabel\nthe cat\tanimal\n\tanimal\nthree\tmore\tcells\n", encoding="utf-8")
+    data = LabeledData(data=(path,), on_bad="skip")
+    report = Classification.evaluate(make(Classifier), data, EvalOptions())
+    assert report.scored_on == f"1 examples from {path} (2 bad records skipped)"
+    path.write_text("text\tlabel\n\tanimal\n", encoding="utf-8")
+    message = r"no examples from .*a.tsv \(1 bad records skipped\): expected at least one to score on"
+    with pytest.raises(ValueError, match=message):
+        Classification.evaluate(make(Classifier), data, EvalOptions())
+    pairs = write_pairs(tmp_path)
+    (tmp_path / "a.en").write_text("\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"no pairs from .*a.en, .*a.de \(1 bad records skipped\)"):
+        Translation.evaluate(make(Translator), replace(pairs, on_bad="skip"), TranslationEvalOptions())

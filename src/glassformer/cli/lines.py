@@ -17,7 +17,14 @@ from typing import Any, NamedTuple, TextIO
 
 from glassformer.base.names import path_suggestion
 from glassformer.data.readers.records import OnBad
-from glassformer.data.readers.text_files import BYTE_ORDER_MARK, Line, Span, decode_line, read_raw_lines
+from glassformer.data.readers.text_files import (
+    BYTE_ORDER_MARK,
+    Line,
+    Span,
+    check_first_line,
+    decode_line,
+    read_raw_lines,
+)
 
 CHUNK = 1000
 """Number of lines that are answered at a time, so that output appears early and memory use does not grow."""
@@ -213,6 +220,7 @@ def _as_chunks(
         for line in several:
             number += 1
             if number == 1 and may_have_mark:
+                check_first_line(line, f"{name}:1")
                 line = line.removeprefix(BYTE_ORDER_MARK)
             chunk.append(_as_line(line, f"{name}:{number}"))
         yield chunk

@@ -53,6 +53,12 @@ class TracedBeamSearch(BeamSearch):
         super().__init__(*args, **kwargs)
 
     @override
+    def _extend_by(self, logs: Tensor, tokens: Tensor) -> Tensor:
+        """Extend the hypotheses by plain operations: the kernel does all in one call, of which nothing is noted."""
+        shape = *self.alive.shape, -1
+        return self._continue(*self._rank(self.alive, logs.view(shape), tokens.view(shape), self.by_rank))
+
+    @override
     def _continue(self, scores: Tensor, parent: Tensor, token: Tensor, ranking: Tensor | None = None) -> Tensor:
         at_limit = bool((self.limits <= self.length + 1).any())
         bonus = self._coverage_bonus(parent)

@@ -217,7 +217,12 @@ def _open_result(out: Path, to: Format, model: AnyModel) -> tuple[str, Answer]:
     if to == "gguf" and is_installed("transformers") and is_installed("accelerate"):
         import transformers
 
-        loaded = transformers.AutoModelForCausalLM.from_pretrained(out.parent, gguf_file=out.name, dtype=torch.float32)
+        config = transformers.AutoConfig.from_pretrained(out.parent, gguf_file=out.name)
+        if hasattr(config, "head_dim"):  # HF does not read it from the file, and Qwen3 has another default
+            config.head_dim = model.config.head_size
+        loaded = transformers.AutoModelForCausalLM.from_pretrained(
+            out.parent, gguf_file=out.name, config=config, dtype=torch.float32
+        )
         return HF, _theirs(loaded)
     return OURS, _ours(load_model(out))
 

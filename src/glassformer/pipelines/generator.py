@@ -68,7 +68,7 @@ class Generator(Pipeline):
         return answer_lines_with_text(lines, answer_of([], request), lambda texts: self.answer_texts(texts, request))
 
     def answer_texts(self, lines: Sequence[str], request: LineRequest) -> list[LineAnswer]:
-        """Answer texts as `answer_lines` does, but an empty one too: the model then starts a text of its own."""
+        """Answer texts as `answer_lines` does, but an empty one too: the model then starts a new text."""
         if not lines:
             return []
         prompts = [self.answer_to(said(text, request.system)) if request.chat else self.read(text) for text in lines]

@@ -37,6 +37,8 @@ class EncoderTask(Task[Example, "LabeledBatch"]):
     separate_encoding: ClassVar[bool] = False
     """Whether the two texts of an example are encoded separately, instead of as one input. `rows` then returns two rows
     for each example, one after the other."""
+    fewest_valid: ClassVar[int] = 1
+    """Fewest validation examples that can be scored."""
     when_long: ClassVar[str] = "were cut"
     """End of the printed note about texts that are longer than the model's limit, which says what happens to them."""
 
@@ -110,8 +112,9 @@ class EncoderTask(Task[Example, "LabeledBatch"]):
         if not train:
             raise ValueError("no examples are left to learn from: expected more data in --data")
         self.head_settings(train)  # an error about the training data comes before one about the validation data
-        if not valid:
-            raise ValueError(f"no examples are left for validation: {MORE_DATA}")
+        if len(valid) < self.fewest_valid:
+            needed = f", and scores need {self.fewest_valid}" if valid else ""
+            raise ValueError(f"{len(valid) or 'no'} examples are left for validation{needed}: {MORE_DATA}")
         pipeline, new_parameters = self.initialize(train, run)
         self.hiding = pipeline.reader.hides
         self.rows(pipeline, valid)  # a label that cannot be scored is an error now, not after an hour of training

@@ -1,6 +1,7 @@
 """The interface between `glassformer eval` and a task: the task's options and its scores. Imports no torch."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -29,14 +30,20 @@ class ScoreReport(NamedTuple):
     """The decoding method and the data: "beam 4, 1,000 texts from test.tsv"."""
 
 
-def describe_scored(data: Any, count: int, unit: str, method: str = "") -> str:
-    """Return a description of the scored data: "beam 4, 1,000 pairs from test.tsv".
+def describe_scored(data: Any, examples: Sequence[Any], unit: str, method: str = "") -> str:
+    """Return a description of the scored data: "beam 4, 1,000 pairs from test.tsv (3 bad records skipped)".
+
+    Raises ValueError if there are no examples.
 
     Args:
         data: The data options, with the corpus or the files.
-        count: Number of examples.
+        examples: The examples. Their attribute `skipped`, if they have one, counts bad records by problem.
         unit: Name of the examples, such as "pairs".
         method: The decoding method; left out if empty.
     """
     origin = f"of {data.corpus}" if data.corpus else f"from {in_short(str(path) for path in data.training_files())}"
-    return f"{method}, " * bool(method) + f"{count:,} {unit} {origin}"
+    n_skipped = Counter[str](getattr(examples, "skipped", ())).total()
+    skipped = f" ({n_skipped:,} bad records skipped)" if n_skipped else ""
+    if not examples:
+        raise ValueError(f"no {unit} {origin}{skipped}: expected at least one to score on")
+    return f"{method}, " * bool(method) + f"{len(examples):,} {unit} {origin}{skipped}"

@@ -66,6 +66,7 @@ class Similarity(PairTask):
 
     name, title = "similarity", "A comparer of texts"
     Config = SimilarityConfig
+    fewest_valid = 2  # for a correlation
 
     @override
     def settings(self) -> dict[str, Any]:

@@ -157,7 +157,7 @@ class Task(ABC, Generic[Example, Batch]):
         `options` is an instance of the task's `EvalOptions`.
         """
         examples = data.examples()
-        scored_on = describe_scored(data, len(examples), cls.unit, pipeline.scoring_method())
+        scored_on = describe_scored(data, examples, cls.unit, pipeline.scoring_method())
         return ScoreReport({"": pipeline.score(examples)}, scored_on)
 
     def inputs(self) -> dict[str, str]:

@@ -13,6 +13,7 @@ from glassformer.data.batching.pair_shards import SHARD_ROWS
 from glassformer.data.corpora.catalog import CORPORA, open_corpus
 from glassformer.data.readers.file_parts import FilePart, divide_aligned, divide_file
 from glassformer.data.readers.pairs import Pair, PairReader
+from glassformer.data.readers.records import Examples
 from glassformer.data.readers.splits import split_pairs
 from glassformer.data.readers.text_files import Span
 from glassformer.models import ModelConfig
@@ -131,7 +132,7 @@ class PairData(DividedData[Pair]):
     def examples(self) -> list[Pair]:
         if self.prepared is not None:
             return list(self.splits().valid)
-        return list(self.splits().test if self.corpus else self._read(self.source, self.target))
+        return Examples.of(self.splits().test if self.corpus else self._read(self.source, self.target))
 
     def languages(self) -> tuple[SideLanguage, SideLanguage]:
         """Return the language of the source and of the target, each with its origin: option, corpus or file names."""
@@ -244,11 +245,12 @@ class Translation(Seq2SeqTask[Pair]):
         Both include tokenized BLEU if `options.tokenized` names a language.
         """
         pairs, beam = data.examples(), options.beam or pipeline.generation.num_beams
+        scored_on = describe_scored(data, pairs, cls.unit)
         scores = {
             name: _score(pipeline, pairs, width, options.tokenized)
             for name, width in (("greedy", 1), (f"beam {beam}", beam))
         }
-        return ScoreReport(scores, describe_scored(data, len(pairs), cls.unit))
+        return ScoreReport(scores, scored_on)
 
     @override
     def data_facts(self) -> list[tuple[str, str]]:

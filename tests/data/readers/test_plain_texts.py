@@ -19,7 +19,7 @@ def test_texts_are_lines_or_a_column(tmp_path):
 def test_bad_records_are_errors_or_counted_anew_in_each_pass(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "one"}\n{"text": 5.5}\n{"text": []}\n{"text": " "}\n{"text": "two"}\n', encoding="utf-8")
-    with pytest.raises(BadRecordError, match=r"a\.jsonl:\d: .*\(on_bad='skip' skips such records\)"):
+    with pytest.raises(BadRecordError, match=r"a\.jsonl:\d: .*\(on_bad='skip', or --on-bad skip, skips such records\)"):
         list(TextReader([path]))
     reader = TextReader([path], on_bad="skip")
     for _ in range(2):

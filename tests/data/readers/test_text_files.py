@@ -1,7 +1,9 @@
 """Text files: every reader drops a byte-order mark, and reports damage with file and line."""
 
+import bz2
 import gzip
 import json
+import lzma
 import os
 import random
 
@@ -158,3 +160,37 @@ def test_a_pipe_is_refused_because_data_is_read_more_than_once(tmp_path):
         TextReader([tmp_path], "text", "error")
     with pytest.raises(FileNotFoundError, match="no such file"):
         TextReader([tmp_path / "none.txt"], "text", "error")
+
+
+FORMATS = {
+    "xz": (lzma.compress, "compressed by xz"),
+    "bzip2": (bz2.compress, "compressed by bzip2"),
+    "gzip": (gzip.compress, "compressed by gzip, and has no name that ends in .gz"),
+    "zstd": (lambda data: b"(\xb5/\xfd" + data, "compressed by zstd"),
+    "zip": (lambda data: b"PK\x03\x04" + data, "a zip archive"),
+    "UTF-16": (lambda data: data.decode().encode("utf-16"), "in UTF-16"),
+    "UTF-16 without a mark": (lambda data: data.decode().encode("utf-16-le"), "in UTF-16"),
+    "big-endian UTF-16": (lambda data: data.decode().encode("utf-16-be"), "in UTF-16"),
+}
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_file_in_another_format_is_refused_as_a_whole(kind, tmp_path):
+    """With on_bad="skip", lines that happen to be valid UTF-8 would be learned."""
+    made, name = FORMATS[kind]
+    path = tmp_path / "a.txt"
+    path.write_bytes(made("".join(f"a text of line {n}\n" for n in range(50)).encode()))
+    with pytest.raises(BadRecordError, match=rf"a.txt:1: the file is {name}: expected"):
+        list(TextReader((path,), on_bad="skip"))
+    for separator in ("", "blank"):
+        documents = DocumentReader((path,), separator=separator, on_bad="skip")
+        assert list(documents) == []
+        assert documents.skipped == {f"the file is {name}": 1}
+        with pytest.raises(BadRecordError, match=rf"a.txt:1: the file is {name}.*skips such documents"):
+            list(DocumentReader((path,), separator=separator))
+
+
+@pytest.mark.parametrize("text", ["BZh is a name", "PK 1", "(a)", "a\0b", "\0\0", ""])
+def test_texts_that_resemble_other_formats_are_read(text, tmp_path):
+    (tmp_path / "a.txt").write_text(text, encoding="utf-8")
+    assert read_text(tmp_path / "a.txt") == text

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from glassformer.data.readers.records import BadRecordError, OnBad, as_text, kind_of, read_records
-from glassformer.data.readers.text_files import check_file, read_lines
+from glassformer.data.readers.records import OnBad, as_text, kind_of, read_records
+from glassformer.data.readers.text_files import bad_record, check_file, read_lines
 
 
 class PlainText(NamedTuple):
@@ -46,7 +46,7 @@ class TextReader:
                 if not problem:
                     yield found
                 elif self.on_bad == "error":
-                    raise BadRecordError(f"{found.where}: {problem} (on_bad='skip' skips such records)")
+                    raise bad_record(found.where, problem)
                 else:
                     self.skipped[problem] += 1
 

@@ -40,10 +40,10 @@ class Examples(list[Example]):
         self.skipped: Counter[str] = Counter(skipped)
 
     @classmethod
-    def of(cls, reader: "RecordReader[Example]") -> "Examples[Example]":
-        """Read all examples of a reader into memory, and copy its counts of skipped records."""
+    def of(cls, reader: Iterable[Example]) -> "Examples[Example]":
+        """Read all examples of a reader into memory, and copy its counts of skipped records, if it has `skipped`."""
         found = cls(reader)
-        found.skipped.update(reader.skipped)
+        found.skipped.update(getattr(reader, "skipped", {}))
         return found
 
 

@@ -13,7 +13,6 @@ from typing import NamedTuple
 from glassformer.data.readers.records import OnBad, kind_of, read_records
 from glassformer.data.readers.splits import split_examples
 from glassformer.data.readers.text_files import (
-    NOT_UTF8,
     BadUtf8Error,
     Line,
     Span,
@@ -98,7 +97,7 @@ class DocumentReader:
     def _pieces(self, path: Path, span: Span | None, max_piece: int) -> Iterator[DocumentPiece]:
         is_start, is_end, size = span is None or not span.begin, False, 0
         lines: list[Line] = []
-        for line in chain(read_lines(path, keep_ends=True, span=span), [None]):
+        for line in chain(self._lines(path, span), [None]):
             if line is not None and line.problem:
                 self._refuse(line.where, line.problem)
                 continue
@@ -131,7 +130,7 @@ class DocumentReader:
         try:
             text = read_text(path)
         except BadUtf8Error as error:
-            self._refuse(error.where, NOT_UTF8)
+            self._refuse(error.where, error.problem)
             return
         if text.strip():
             yield Document(text, str(path))
@@ -143,7 +142,7 @@ class DocumentReader:
         """
         wanted = "" if self.separator == BLANK else self.separator.strip()
         lines: list[Line] = []
-        for line in chain(read_lines(path, keep_ends=True, span=span), [None]):
+        for line in chain(self._lines(path, span), [None]):
             if line is not None and (line.problem or line.text.strip() != wanted):
                 lines.append(line)
                 continue
@@ -154,6 +153,13 @@ class DocumentReader:
             elif document.strip():
                 yield Document(document, lines[0].where)
             lines = []
+
+    def _lines(self, path: Path, span: Span | None) -> Iterator[Line]:
+        """Yield the lines of a file with their ends; none of a file in another format, which is a bad document."""
+        try:
+            yield from read_lines(path, keep_ends=True, span=span)
+        except BadUtf8Error as error:
+            self._refuse(error.where, error.problem)
 
     def _refuse(self, where: str, problem: str) -> None:
         if self.on_bad == "error":

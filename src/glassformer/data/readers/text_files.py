@@ -1,11 +1,13 @@
 """Open and decode text files: UTF-8, plain or gzip. All data readers use this module.
 
 A byte-order mark at the start is dropped. Lines end with LF or CRLF. A line with bytes that are not UTF-8 is marked
-with a problem. A damaged .gz is an error that names the line where reading failed.
+with a problem. A damaged .gz is an error that names the line where reading failed. A file in UTF-16, or compressed by
+another program, is an error as a whole: some of its lines could happen to be valid UTF-8.
 """
 
 import gzip
 import os
+import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +18,13 @@ from glassformer.progress import track
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 NOT_UTF8 = "not valid UTF-8"
+COMPRESSED = {
+    b"\x1f\x8b": "compressed by gzip, and has no name that ends in .gz",
+    b"\xfd7zXZ\0": "compressed by xz",
+    b"(\xb5/\xfd": "compressed by zstd",
+    b"PK\x03\x04": "a zip archive",
+}
+"""The first bytes of compressed files, and what they are."""
 
 
 class BadRecordError(ValueError):
@@ -23,10 +32,11 @@ class BadRecordError(ValueError):
 
 
 class BadUtf8Error(BadRecordError):
-    """A text file is not valid UTF-8."""
+    """A text file is not valid UTF-8, or in another format, which `problem` names."""
 
-    def __init__(self, where: str):
-        super().__init__(f"{where}: {NOT_UTF8}")
+    def __init__(self, where: str, problem: str = NOT_UTF8, expected: str = ""):
+        super().__init__(f"{where}: {problem}{expected}")
+        self.problem = problem
         self.where = where
         """`file:line` of the first bad byte."""
 
@@ -103,6 +113,18 @@ def read_text(path: Path) -> str:
         raise BadUtf8Error(f"{path}:{line}") from error
 
 
+def check_first_line(raw: bytes, where: str) -> None:
+    """Raise BadUtf8Error if a file with this first line is compressed, or in UTF-16."""
+    found = next((kind for start, kind in COMPRESSED.items() if raw.startswith(start)), "")
+    if re.match(rb"BZh[1-9]1AY&SY", raw):
+        found = "compressed by bzip2"
+    if found:
+        raise BadUtf8Error(where, f"the file is {found}", ": expected plain text, or a .gz file")
+    is_half_empty = len(raw) >= 8 and not (any(raw[:64:2]) and any(raw[1:64:2]))
+    if is_half_empty or raw.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise BadUtf8Error(where, "the file is in UTF-16", ": expected UTF-8; iconv -f UTF-16 -t UTF-8 converts it")
+
+
 def read_raw_lines(path: Path, span: Span | None = None) -> Iterator[bytes]:
     """Yield each line of a file, or of a span of it, as bytes, with its line break and without the byte-order mark."""
     number = 0
@@ -111,6 +133,8 @@ def read_raw_lines(path: Path, span: Span | None = None) -> Iterator[bytes]:
             lines = iter(stream) if span is None else _lines_of_span(stream, span)
             first = 1 if span is None else span.line
             for number, raw in enumerate(track(lines, f"reading {path.name}"), start=first):
+                if number == 1:
+                    check_first_line(raw, f"{path}:1")
                 yield raw.removeprefix(BYTE_ORDER_MARK) if number == 1 else raw
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise BadRecordError(

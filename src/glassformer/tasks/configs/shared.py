@@ -129,7 +129,7 @@ class FileData(TaskData[Example]):
     @override
     def examples(self) -> list[Example]:
         if not self.corpus:
-            return list(self._read(self.data))
+            return Examples.of(self._read(self.data))
         splits = self.corpus_splits()
         return list(splits.test) or list(splits.valid)
 
