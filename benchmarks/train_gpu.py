@@ -10,7 +10,11 @@ table shows medians over the rounds.
 - gpt2: 124 M parameters, 32 x 1,024 tokens. Peer: `GPT` of the file --gpt-peer, called with tokens and targets.
 - base: Transformer-base, 256 pairs of 64 tokens, vocabulary 32,000. Peers: torch.nn.Transformer and HF Marian.
 - pairs: the same model with padded batches of 4,096 tokens of two aligned texts (--pairs), words as tokens.
-- llama: 1.1 B parameters, 8 x 2,048 tokens, gradient checkpointing. Peer: HF Llama. Peak memory is printed, too.
+- llama: 1.1 B parameters, 8 x 2,048 tokens, gradient checkpointing. Peer: HF Llama, whose layers and loss are compiled
+  (the whole model takes minutes to compile). Peak memory is printed, too.
+
+Compiling takes longer than measuring. With --wait-for FILE a run prepares, creates FILE.ready, and measures when FILE
+exists, so that several runs can prepare at the same time and measure one after the other.
 """
 
 import argparse
@@ -155,7 +159,7 @@ def marian(batches: Sequence[PairBatch], is_padded: bool) -> Update:
 
 
 def llama(batches: Sequence[PackedBatch]) -> Update:
-    """Return the updates of HF's Llama, compiled, with gradient checkpointing."""
+    """Return the updates of HF's Llama, with gradient checkpointing. One compilation serves all layers."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
@@ -164,8 +168,14 @@ def llama(batches: Sequence[PackedBatch]) -> Update:
     )  # fmt: skip
     model = LlamaForCausalLM(config).cuda().train()
     model.gradient_checkpointing_enable()
-    compiled: Any = torch.compile(model)
-    return theirs(model, batches, lambda batch: compiled(input_ids=batch.tokens, labels=batch.tokens).loss)
+    for layer in model.model.layers:
+        layer.compile()
+
+    @torch.compile
+    def loss(hidden: Tensor, answers: Tensor) -> Tensor:
+        return F.cross_entropy(model.lm_head(hidden).float().flatten(0, 1), answers.flatten())
+
+    return theirs(model, batches, lambda batch: loss(model.model(batch.tokens).last_hidden_state, batch.targets))
 
 
 def gpt_peer(file: Path, batches: Sequence[PackedBatch]) -> Update:
@@ -230,6 +240,13 @@ def works(arguments: argparse.Namespace) -> dict[str, tuple[list[Any], dict[str,
     return found
 
 
+def wait_for(file: Path) -> None:
+    """Create FILE.ready, and wait until the file exists."""
+    file.with_name(f"{file.name}.ready").touch()
+    while not file.exists():
+        time.sleep(0.1)
+
+
 def main() -> None:
     """Measure all contenders of the chosen works, print the tables, and write the result file if --out is given."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -240,6 +257,7 @@ def main() -> None:
     parser.add_argument("--only", action="append", help="measure only this contender; may be given several times")
     parser.add_argument("--gpt-peer", type=Path)
     parser.add_argument("--pairs", type=Path, nargs=2, metavar=("SOURCE", "TARGET"))
+    parser.add_argument("--wait-for", type=Path, metavar="FILE", help="measure when this file exists")
     parser.add_argument("--out", type=Path, help="also write the seconds of every round to this new JSON file")
     arguments = parser.parse_args()
     if arguments.out is not None:
@@ -265,6 +283,8 @@ def main() -> None:
             peak = (torch.cuda.max_memory_allocated() - before) / 2**30
             print(f"{name}, {label}: ready after {time.perf_counter() - began:.0f} s, peak {peak:.1f} GiB", flush=True)
             torch.cuda.empty_cache()
+        if arguments.wait_for is not None:
+            wait_for(arguments.wait_for)
         seconds: dict[str, list[float]] = {label: [] for label in updates}
         tokens: list[int] = []
         for turn in range(arguments.rounds):

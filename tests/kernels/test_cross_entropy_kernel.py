@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from glassformer.kernels import cross_entropy_kernel
-from glassformer.kernels.cross_entropy_kernel import replace_by_gradient
+from glassformer.kernels.cross_entropy_kernel import multiply_in_place, replace_by_gradient
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
@@ -37,3 +37,12 @@ def test_a_logit_that_is_not_finite_makes_the_loss_nan():
 
 def test_logits_on_a_cpu_are_computed_by_torch():
     assert not cross_entropy_kernel.can_use_kernel(torch.zeros(2, 5))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_numbers_are_multiplied_in_place(device, dtype):
+    x = torch.randn(5, 1001, device=device).to(dtype)
+    right = (x.float() * 0.3).to(dtype)
+    assert multiply_in_place(x, torch.tensor(0.3, device=device)) is x
+    torch.testing.assert_close(x, right)

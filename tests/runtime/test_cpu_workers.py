@@ -2,6 +2,7 @@
 
 import sys
 import threading
+import time
 from dataclasses import replace
 
 import pytest
@@ -78,6 +79,7 @@ def test_an_error_reaches_the_caller_and_ends_the_workers(model, two_threads):
         computed.append(number)
         if number == 1:
             raise ValueError("batch 1 is bad")
+        time.sleep(0.002)  # on a busy machine, another worker may run on while the error is on its way
         return number
 
     with pytest.raises(ValueError, match="batch 1 is bad"):

@@ -12,6 +12,7 @@ from glassformer.models import DecoderModel, Model
 from glassformer.training.compiled_layers import compile_layers, training_attention, uncompile_layers
 from glassformer.training.compute_copy import ComputeCopy, can_copy
 from glassformer.training.float8_linear import use_float8
+from glassformer.training.fused_backward import fuse_backward
 from glassformer.training.gradients import Batch, Gradients, GraphedGradients, can_graph
 from glassformer.training.lora import is_narrowed
 from glassformer.training.parallel import Parallel
@@ -49,6 +50,8 @@ class GradientSetup(Generic[Batch]):
             self.copy.module.train()
         if self.config.precision == "fp8":
             self._use_float8()
+        if self.copy is not None and self._is_narrow:
+            fuse_backward(self.copy.module)
         if self.parallel.is_active:
             # A sharded model is a copy, whose loss only `loss_of` can make.
             loss = self.loss if self.loss_of is None else self.loss_of(self.model)

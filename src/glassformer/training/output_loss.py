@@ -12,7 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor
 from typing_extensions import override
 
-from glassformer.kernels.cross_entropy_kernel import NARROW_SCALE, can_use_kernel, replace_by_gradient
+from glassformer.kernels.cross_entropy_kernel import (
+    NARROW_SCALE,
+    can_use_kernel,
+    multiply_in_place,
+    replace_by_gradient,
+)
 from glassformer.kernels.float8_rows import quantize
 from glassformer.training.float8_linear import Float8Output, float8_product
 
@@ -76,11 +81,11 @@ class OutputLoss(torch.autograd.Function):
         inputs, weight, gradient, narrow = ctx.saved_tensors
         (factor,) = factors
         if narrow is None:
-            to_inputs = (gradient @ weight).mul_(factor)
+            to_inputs = multiply_in_place(gradient @ weight, factor)
         else:
             row_factors = (factor.float() / NARROW_SCALE).expand(len(narrow), 1).contiguous()
             columns = quantize(weight, transposed=True)
             to_inputs = float8_product(narrow, row_factors, *columns, dtype=inputs.dtype, is_long=True)
-        to_weight = (gradient.T @ inputs).mul_(factor) if ctx.is_trained else None
+        to_weight = multiply_in_place(gradient.T @ inputs, factor) if ctx.is_trained else None
         to_bias = (gradient.sum(0, dtype=torch.float32) * factor).to(weight.dtype) if ctx.has_bias else None
         return to_inputs, to_weight, to_bias, None, None, None, None, None
