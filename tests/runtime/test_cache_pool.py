@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from glassformer.runtime.cache_pool import CachePool
 from recording import DECODERS, PAIR, make
@@ -84,6 +86,26 @@ def test_running_rows_move_into_gaps_and_nothing_else_is_lost():
     for row in (kept, running, other):
         assert pool.rows[row.index] is row
         assert_holds(pool, row, expected[id(row)])
+
+
+@settings(max_examples=30)
+@given(st.lists(st.tuples(st.sampled_from(["free", "reading", "running"]), st.integers(0, 20), st.integers(0, 20))))
+def test_no_text_and_no_memory_is_lost_when_rows_move(rows):
+    """The longest text and the longest memory of two rows may overlap, and a memory may be there before any text."""
+    rows = rows[:5]
+    pool = CachePool(make(PAIR), max_rows=5, max_tokens=100)
+    expected = {}
+    for row, (state, length, memory_length) in zip(pool.take(len(rows)), rows, strict=True):
+        if state == "free":
+            pool.free(row)
+            continue
+        row.state = state
+        expected[row] = fill(pool, row, length, min(memory_length, pool.capacity - length))
+    n_running = pool.compact()
+    assert [row.state == "running" for row in pool.rows] == [index < n_running for index in range(5)]
+    for row, numbers in expected.items():
+        assert pool.rows[row.index] is row
+        assert_holds(pool, row, numbers)
 
 
 def test_free_rows_are_taken_before_the_least_recently_used():

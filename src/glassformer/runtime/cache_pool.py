@@ -198,15 +198,17 @@ class CachePool:
         if not some:
             return
         pairs = list(zip(some, others, strict=True))
-        moves = [(two, one.index) for one, two in pairs] + [(one, two.index) for one, two in pairs if one.length]
+        moves = [(two, one.index) for one, two in pairs]
+        moves += [(one, two.index) for one, two in pairs if one.state != "free"]
         sources = upload([row.index for row, _ in moves], self.device)
         targets = upload([index for _, index in moves], self.device)
-        length = max(row.length for row, _ in moves)
-        n_memory = max(row.memory_length for row, _ in moves)
+        end_of_text = max(row.length for row, _ in moves)
+        # The longest text may reach into the place of the longest memory. No slot may change places twice.
+        start_of_memory = max(end_of_text, self.capacity - max(row.memory_length for row, _ in moves))
         for block in (*self.keys, *self.values):
-            block[targets, :, :length] = block[sources, :, :length]
-            if n_memory:
-                block[targets, :, self.capacity - n_memory :] = block[sources, :, self.capacity - n_memory :]
+            block[targets, :, :end_of_text] = block[sources, :, :end_of_text]
+            if start_of_memory < self.capacity:
+                block[targets, :, start_of_memory:] = block[sources, :, start_of_memory:]
         for one, two in pairs:
             one.index, two.index = two.index, one.index
             self.rows[one.index], self.rows[two.index] = one, two
