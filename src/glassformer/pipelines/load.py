@@ -1,4 +1,4 @@
-"""Load a model from disk, in Glassformer's format or that of another library, as a pipeline."""
+"""Load a model folder or file, trained here or pretrained, as a pipeline."""
 
 from functools import partial
 from pathlib import Path
@@ -136,20 +136,20 @@ def _tokenizer_in_file(path: Path, opened: ExternalModel) -> PretrainedTokenizer
 
 
 def _load(path: Path, read_model: ModelLoader, allow_pickle: bool) -> Loaded:
-    foreign = read_external(path, allow_pickle=allow_pickle) if is_external(path) else None
-    origin = foreign.config if foreign is not None else read_origin(path)
-    if origin is None or (foreign is None and (path / TASK).is_file()):
+    external = read_external(path, allow_pickle=allow_pickle) if is_external(path) else None
+    origin = external.config if external is not None else read_origin(path)
+    if origin is None or (external is None and (path / TASK).is_file()):
         found: Loaded = pipeline_named(read_about(path)["task"]).from_folder(path, read_model)
         return found
     is_encoder = family_by_type(origin.get("model_type")).kind == "encoder"
     # A file's tokenizer comes first: reading it takes memory for a moment, which the weights can then reuse.
-    tokenizer = _tokenizer_in_file(path, foreign) if foreign is not None and path.is_file() else None
-    base = path if foreign is None or foreign.base is None else foreign.base
+    tokenizer = _tokenizer_in_file(path, external) if external is not None and path.is_file() else None
+    base = path if external is None or external.base is None else external.base
     model = read_model(
         path,
         allow_pickle=allow_pickle,
         adapt=(lambda config: encoder_config(base, config)) if is_encoder else None,
-        external=foreign,
+        external=external,
     )
     path = path if (path / "tokenizer.json").is_file() else base
     tokenizer = tokenizer or PretrainedTokenizer.from_folder(path)

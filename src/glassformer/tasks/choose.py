@@ -45,10 +45,10 @@ def choose(
     """
     kind = type(config)
     if config.start_from is not None:
-        is_foreign = not was_trained_here(config.start_from)
-        needs_limit = is_foreign and "context" in options_of(kind) and "context" not in given
+        is_pretrained = not was_trained_here(config.start_from)
+        needs_limit = is_pretrained and "context" in options_of(kind) and "context" not in given
         longest = summarize(config.start_from).config.max_len if needs_limit else None
-        return choose_for_fine_tuning(kind, given, is_foreign=is_foreign, longest=longest)
+        return choose_for_fine_tuning(kind, given, is_pretrained=is_pretrained, longest=longest)
     base: dict[str, Any] = {}
     if config.grow_from is not None:
         base = architecture_options(config.grow_from, config.model.head)
@@ -76,12 +76,12 @@ def in_words(chosen: Mapping[str, Any], given: Mapping[str, Any]) -> str:
         if path in AUTOMATIC and path not in given and not is_silent:
             flags.append(f"--{name.replace('_', '-')} {value}")
     minutes = chosen.get("train.minutes")
-    time_told = f" and {rough_duration(60 * minutes)}" if minutes else ""
+    for_time = f" and {rough_duration(60 * minutes)}" if minutes else ""
     usual = " (the default; --minutes changes it)" if minutes and "train.minutes" not in given else ""
     busy = (
         " (other programs are busy here: fewer threads are faster)" if "train.threads" in chosen.keys() - given else ""
     )
-    return f"chosen for this data{time_told}{usual}: {' '.join(flags)}{busy}"
+    return f"chosen for this data{for_time}{usual}: {' '.join(flags)}{busy}"
 
 
 def _threads(config: TaskConfig, corpus: CorpusSize, minutes: float) -> int:
