@@ -1,4 +1,4 @@
-"""An encoder-decoder of another library writes what HF Transformers writes."""
+"""A pretrained encoder-decoder writes what HF Transformers writes."""
 
 import random
 from dataclasses import replace

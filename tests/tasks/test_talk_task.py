@@ -13,7 +13,7 @@ from tasks.talk_data import QUICK, write_conversations
 def test_a_model_that_was_trained_here_has_no_chat_template(tmp_path):
     make(LanguageModel).save(tmp_path / "m", "card")
     write_conversations(tmp_path / "c.jsonl")
-    with pytest.raises(ValueError, match="has no chat template: expected a model of another library"):
+    with pytest.raises(ValueError, match="has no chat template: expected a pretrained model"):
         glassformer.train(
             "chat", data=tmp_path / "c.jsonl", start_from=tmp_path / "m", out=tmp_path / "o", updates=1, **QUICK
         )

@@ -31,12 +31,16 @@ usage: glassformer eval FOLDER --data PATH ... [OPTIONS]
        glassformer eval MODEL --choices PATH ... [OPTIONS]
        glassformer eval FOLDER --source PATH ... --target PATH ... [OPTIONS]
 
-Score a model that was trained here on your own data, by the metrics of its task. Columns are read as in training.
-A decoder of another library is scored by the perplexity of texts, and by multiple choice; an encoder by the task of its
-head; an encoder-decoder as a translator, unless --task names another task.
+Score a model on your own data.
 
-Options of another library's encoder-decoder:
-  --task NAME             Task to score: translation, summarization or answering. (default: translation)
+A model trained with Glassformer is scored by the metrics of its task. Columns
+are read as in training. A pretrained decoder is scored by the perplexity of
+texts or by multiple choice, a pretrained encoder by the task of its head, and a
+pretrained encoder-decoder as a translator, unless --task names another task.
+
+For pretrained encoder-decoders:
+  --task NAME             Task to score: translation, summarization or
+                          answering. (default: translation)
 
 glassformer eval FOLDER --help shows the options for the model in FOLDER."""
 

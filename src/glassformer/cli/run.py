@@ -53,9 +53,10 @@ def run(
 ) -> None:
     """Use a model on lines of text: one line out for each line in.
 
-    A model trained with Glassformer does its task with each line. A model of another library (a Hugging Face folder, a
-    GGUF file, a .bin file of llama2.c) rewrites each line if it is an encoder-decoder (T5, BART, Marian), continues or
-    answers it if it is a decoder (GPT-2, Llama, Mistral, Qwen), and turns it into a vector if it is an encoder (BERT).
+    A model trained with Glassformer does its task with each line. What a pretrained model does (a Hugging Face folder,
+    a GGUF file, a .bin file of llama2.c) depends on its architecture: an encoder-decoder (T5, BART, Marian) rewrites
+    each line, a decoder (GPT-2, Llama, Mistral, Qwen) continues or answers it, and an encoder (BERT) turns it into a
+    vector or does the task of its head.
 
     A file is read in large batches. The lines of a pipe are answered as they come: one by one if they come slowly, in
     batches if they come fast.
@@ -123,7 +124,7 @@ def _task_of(path: Path) -> str | None:
 def _kind_of(model: Any) -> str:
     """Return the key by which `check_taken` looks up the options that apply to a loaded pipeline.
 
-    It is the task of the pipeline, or the kind of a model of another library, such as "decoder".
+    It is the task of the pipeline, or the kind of a pretrained model, such as "decoder".
     """
     return str(getattr(model, "task", None) or getattr(getattr(model, "model", None), "kind", ""))
 

@@ -97,7 +97,7 @@ class TalkTask(Task[Example, Batch]):
         if isinstance(base, Tokenizer):
             raise ValueError(
                 f"--from {config.start_from}: the tokenizer was trained by Glassformer and has no chat template: "
-                "expected a model of another library; `glassformer convert --to hf` makes one of this model, to which "
+                "expected a pretrained model; `glassformer convert --to hf` writes this one in a form to which "
                 "--chat-template adds a template"
             )
         if config.chat_template is not None:
