@@ -28,7 +28,7 @@ class WrittenPiece(NamedTuple):
 
 
 @dataclass(eq=False)
-class _Told:
+class _Delivered:
     """How much of a text has been delivered."""
 
     n_characters: int = 0
@@ -54,7 +54,7 @@ class EngineRun:
     """How many tokens have been written so far."""
 
     def __post_init__(self) -> None:
-        self._told: dict[tuple[int, int], _Told] = {}
+        self._delivered: dict[tuple[int, int], _Delivered] = {}
         self._pending: list[WrittenPiece] = []
         self._is_over = False
         self._changed = asyncio.Event()
@@ -122,12 +122,12 @@ class EngineRun:
 
     def _piece_of(self, number: int, sample: int) -> WrittenPiece | None:
         row = self.requests[number].rows[sample]
-        told = self._told.setdefault((number, sample), _Told())
-        if told.is_over or (len(row.written) == told.n_tokens and row.reason is None):
+        delivered = self._delivered.setdefault((number, sample), _Delivered())
+        if delivered.is_over or (len(row.written) == delivered.n_tokens and row.reason is None):
             return None
-        first, last = told.n_tokens, len(row.written)
-        text = row.text[told.n_characters :]
-        told.n_characters, told.n_tokens, told.is_over = len(row.text), last, row.reason is not None
+        first, last = delivered.n_tokens, len(row.written)
+        text = row.text[delivered.n_characters :]
+        delivered.n_characters, delivered.n_tokens, delivered.is_over = len(row.text), last, row.reason is not None
         with_log_probs = row.with_log_probs
         return WrittenPiece(
             number,

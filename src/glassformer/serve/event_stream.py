@@ -48,9 +48,8 @@ async def respond(
     timeout = server.limits.timeout
     stack = AsyncExitStack()
     try:
-        if body.stream and server.shelf.is_loaded(
-            body.model
-        ):  # soon done; `EventStream` notices clients that have gone
+        if body.stream and server.shelf.is_loaded(body.model):
+            # This takes little time, and `EventStream` notices a client that disconnects meanwhile.
             async with asyncio.timeout(timeout):
                 answer = await start(server, stack)
         else:

@@ -94,7 +94,7 @@ class ConstraintMaker:
 
 
 def constraint_maker(format: ResponseFormat | None, model: ServedModel) -> ConstraintMaker | None:
-    """Return what makes the constraints of a model's texts; None if any text will do.
+    """Return the maker of constraints for a model's texts; None if any text is allowed.
 
     Raises an ApiError if the schema or the regular expression cannot be read.
     """
