@@ -135,8 +135,8 @@ def fill_parameters(
     `when_filled` is called with each module whose parameters are all filled, the inner modules before the outer ones.
     It may replace the module's children, for example by quantized ones: nothing here holds the old ones any more.
 
-    Inside `reading_later` nothing is read: the model stays on the meta device until `read_now`, or until the processes
-    of a training run have divided it.
+    Inside `reading_later` nothing is filled: the model stays on the meta device until `read_now`, or until the
+    processes of a training run have divided it among them.
     """
     if when_filled is None and keep_unread(model, values):
         return

@@ -86,7 +86,7 @@ class Stack(nn.Module):
             memory: Output of the encoder, (B, S, C), for cross-attention.
             memory_mask: Which tokens of the encoder's output may be attended to.
             cache: Keys and values of earlier calls. The new ones are written to it.
-            kernels: Kernels that may compute the attention and the final norm; those of the cache come first.
+            kernels: Kernels for the attention and the final norm; those of `cache` are used instead if it is given.
         """
         if cache is not None:
             cache.check_layers(self.depth)

@@ -266,8 +266,8 @@ def compile_steps(model: TextModel) -> None:
 def _cache_dtype(model: TextModel) -> torch.dtype | None:
     """Return the dtype of cached keys and values of steps on a CPU; None is that of the model.
 
-    A quantized encoder-decoder caches in float16: it takes half the time to read and move, and its rounding is small
-    beside that of the activations. A decoder does not, because the engine's pool would have to do the same.
+    A quantized encoder-decoder caches in float16, which takes half the time to read and move; the rounding is small
+    beside that of the activations. A decoder caches in its own dtype, as the engine's pool does.
     """
     is_on_cpu = next(model.parameters()).device.type == "cpu"
     is_half = is_on_cpu and not isinstance(model, DecoderModel) and situation_of(model).is_quantized

@@ -113,7 +113,7 @@ def _prepare(
     run.bind(task.name, task.config, inputs, accept_changes=accept_changes)
     torch.manual_seed(train.seed)
     torch.set_num_threads(train.threads or torch.get_num_threads())
-    # A model that is grown needs its weights first.
+    # Growing a model needs its weights.
     with reading_later(parallel.layout.is_sharded and task.config.grow_from is None):
         return task.prepare(run), parallel, chosen
 

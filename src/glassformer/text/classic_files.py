@@ -128,8 +128,8 @@ def _read_byte_level(folder: Path, config: Mapping[str, Any], family: str | None
     _check_tokens(file, vocab, (first, last))
     if roles["mask_token"] in vocab:
         # Unless the config says otherwise, the mask token includes the space before it.
-        told = config.get("mask_token")
-        lstrip = bool(told.get("lstrip", True)) if isinstance(told, Mapping) else True
+        mask = config.get("mask_token")
+        lstrip = bool(mask.get("lstrip", True)) if isinstance(mask, Mapping) else True
         inner.add_special_tokens([tokenizers.AddedToken(roles["mask_token"], lstrip=lstrip, special=True)])
     inner.post_processor = processors.RobertaProcessing(
         (last, vocab[last]), (first, vocab[first]), trim_offsets=True, add_prefix_space=prefix
