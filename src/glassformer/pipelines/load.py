@@ -1,5 +1,6 @@
 """Load a model folder or file, trained here or pretrained, as a pipeline."""
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -136,6 +137,7 @@ def _tokenizer_in_file(path: Path, opened: ExternalModel) -> PretrainedTokenizer
 
 
 def _load(path: Path, read_model: ModelLoader, allow_pickle: bool) -> Loaded:
+    """Read a model with its tokenizer, and return the pipeline of its task or, if it is pretrained, of its kind."""
     external = read_external(path, allow_pickle=allow_pickle) if is_external(path) else None
     origin = external.config if external is not None else read_origin(path)
     if origin is None or (external is None and (path / TASK).is_file()):
@@ -163,9 +165,15 @@ def _load(path: Path, read_model: ModelLoader, allow_pickle: bool) -> Loaded:
     if isinstance(model, DecoderModel):
         return Generator(model, tokenizer)
     assert isinstance(model, EncoderDecoderModel)
-    settings = {**origin, **_generation(base)}
+    return _text_to_text(path, model, tokenizer, {**origin, **_generation_settings(base)})
+
+
+def _text_to_text(
+    path: Path, model: EncoderDecoderModel, tokenizer: PretrainedTokenizer, settings: Mapping[str, object]
+) -> TextToText:
+    """Return the pipeline of a pretrained encoder-decoder. `settings` are HF's config and generation config."""
     begin, languages = read_int(settings, "decoder_start_token_id", default=-1), read_layout(tokenizer)
-    if languages is not None and not languages.is_before and origin.get("model_type") == "mbart":
+    if languages is not None and not languages.is_before and settings.get("model_type") == "mbart":
         begin = begin if begin in languages.codes.values() else -1  # mBART begins a text with its language
     if not (0 <= begin < model.config.vocab_size or (begin == -1 and languages is not None)):
         raise ValueError(
@@ -190,7 +198,8 @@ def _load(path: Path, read_model: ModelLoader, allow_pickle: bool) -> Loaded:
     return TextToText(model, tokenizer, target, begin=begin, generation=search, languages=languages)
 
 
-def _generation(path: Path) -> dict[str, object]:
+def _generation_settings(path: Path) -> dict[str, object]:
+    """Return the values of a folder's `generation_config.json`, without nulls; empty if there is no such file."""
     file = path / GENERATION
     found = read_json_table(file) if file.is_file() else {}
     return {key: value for key, value in found.items() if value is not None}
