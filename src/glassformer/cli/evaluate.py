@@ -49,7 +49,7 @@ glassformer eval FOLDER --help shows the options for the model in FOLDER."""
 class ScoringOptions(ComputeOptions):
     """Flags of `eval` that every task has, in addition to those about the data.
 
-    A task may have further flags of its own, `Task.EvalOptions`.
+    A task may have further flags (`Task.EvalOptions`).
     """
 
     truncate: bool = False

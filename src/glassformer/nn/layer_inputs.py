@@ -17,7 +17,7 @@ from glassformer.nn.positions import Rotary, Rotation
 
 
 class LayerKinds(NamedTuple):
-    """Which layers of a stack differ from the others in attention, by their numbers from 0."""
+    """The layers of a stack with other attention than the rest, by their numbers from 0."""
 
     global_layers: frozenset[int] = frozenset()
     """Layers that ignore the window of the mask."""

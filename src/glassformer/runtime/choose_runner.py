@@ -129,7 +129,7 @@ def _twin_of(model: TextModel) -> TextModel | None:
 
 
 def situation_of(model: TextModel, work: ExpectedWork | None = None) -> Situation:
-    """Return what the rules must know about a model, and about a batch if one is given."""
+    """Return the facts about a model, and about a batch if one is given, that the rules need."""
     parameter, modules = next(model.parameters()), modules_of(model)
     device = parameter.device
     recordings = _RECORDINGS.get(model)

@@ -76,7 +76,7 @@ class EngineRun:
                 request.cancel()
 
     def collect(self) -> tuple[list[WrittenPiece], bool]:
-        """Return what was written since the last call, and whether the run is over. For the computing thread."""
+        """Return the pieces written since the last call, and whether the run is over. For the computing thread."""
         is_done = self.is_done  # before the texts are read: nothing is added to them afterwards
         count = sum(len(row.written) for request in self.requests for row in request.rows)
         if count and self.first_token is None:
@@ -99,7 +99,7 @@ class EngineRun:
         self._raise()
 
     async def pieces(self) -> AsyncIterator[list[WrittenPiece]]:
-        """Yield what is written, as it is written. Raises the error of a request that failed."""
+        """Yield the pieces of texts while they are written. Raises the error of a request that failed."""
         while True:
             found, self._pending = self._pending, []
             if found:

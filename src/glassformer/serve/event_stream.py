@@ -31,7 +31,7 @@ class StartedAnswer(Protocol):
         """Return the answer when it is complete."""
 
     def events(self, server: ServerState, request: Request, with_usage: bool) -> AsyncGenerator[bytes, None]:
-        """Yield the pieces of the answer as events, as they are written, and at the end what it used, if asked for."""
+        """Yield the answer as events while it is written, and at the end the token counts, if asked for."""
 
 
 async def respond(

@@ -1,7 +1,7 @@
 """The server's side of an engine in a separate process (`engine_process.py`).
 
 A `RemoteEngine` is used like an `Engine`: requests are submitted, canceled and read in the same way. Its `step` does
-not compute: it takes over what the process has reported, and there is nothing to do before `has_reports`.
+not compute: it applies the reports of the process to the requests. Without reports there is nothing to do.
 """
 
 import json
@@ -121,7 +121,7 @@ class RemoteEngine(Engine):
 
     Args:
         link: The socket to the process.
-        on_report: Called in another thread when there is something for `step` to take over.
+        on_report: Called in another thread when there is a report for `step`.
         note_step: Called for each step of the process with the number of texts that it advanced.
         options: The sizes of the engine, the tokens that begin and end texts, and the tokenizer (`Engine`).
     """
@@ -162,7 +162,7 @@ class RemoteEngine(Engine):
 
     @property
     def has_reports(self) -> bool:
-        """Whether `step` has something to take over."""
+        """Whether there are reports for `step`, or the process has ended."""
         return bool(self._link.arrived) or self._link.has_ended
 
     @property
@@ -177,7 +177,7 @@ class RemoteEngine(Engine):
 
     @override
     def step(self) -> None:
-        """Take over what the process has reported. Raises EngineFaultError if it has ended."""
+        """Apply the reports of the process to the requests. Raises EngineFaultError if the process has ended."""
         arrived = self._link.arrived
         while arrived:
             report = decode_report(arrived.popleft())

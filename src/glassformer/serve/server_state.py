@@ -75,7 +75,7 @@ class ServerState:
         return sum(len(lane.engine._waiting) for lane in self._lanes()) + self.compute.n_jobs
 
     def close(self) -> None:
-        """End the threads, after what they have begun."""
+        """End the threads, after the work that they have begun."""
         self.compute.close()
         self._prompts.shutdown(cancel_futures=True)
         self._tasks.shutdown(wait=False, cancel_futures=True)
@@ -97,6 +97,6 @@ class ServerState:
 
 
 def state_of(request: Request) -> ServerState:
-    """Return what the endpoints of the server share."""
+    """Return the state that the endpoints of the server share."""
     found: ServerState = request.app.state.server
     return found

@@ -273,7 +273,7 @@ def _check_options(task: AnyTask) -> None:
     for name in task.unused():
         value = getattr(train, name, None) or getattr(task.config.tokenizer, name, None)
         if value:
-            raise ValueError(f"{name}={value}: {task.name} has no use for it, expected none")
+            raise ValueError(f"{name}={value}: it has no effect on {task.name}, expected none")
     if task.config.start_from is not None and task.config.grow_from is not None:
         raise ValueError(
             f"--from {task.config.start_from} and --grow-from {task.config.grow_from}: expected one of them"
@@ -281,7 +281,7 @@ def _check_options(task: AnyTask) -> None:
     if train.lora_save == "adapter" and not train.lora_rank:
         raise ValueError("lora_save='adapter' without adapters: expected --lora-rank")
     if train.lora_rank and task.config.start_from is None:
-        raise ValueError(f"lora_rank={train.lora_rank} without a model to adapt: expected one to begin with (--from)")
+        raise ValueError(f"lora_rank={train.lora_rank} without a model to adapt: expected --from MODEL")
 
 
 def _choose_defaults(task: AnyTask, run: RunFolder, began: float) -> list[str]:

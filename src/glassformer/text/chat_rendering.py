@@ -121,7 +121,7 @@ def _origins(source: str, said: dict[str, Any], prompt: bool, tokenizer: Pretrai
             pieces = re.split(f"({control.pattern})", text)
             return [(piece, index % 2 == 1) for index, piece in enumerate(pieces)]
         raise ValueError(
-            "the chat template mixes its control tokens with what the messages say: expected to tell them apart"
+            "the chat template mixes its control tokens with the texts of messages: expected them apart"
             + (f", but {bare[0]!r} could be either's" if bare else "")
         )
     return parts

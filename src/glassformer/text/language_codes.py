@@ -43,7 +43,7 @@ class LanguageLayout(NamedTuple):
         raise ValueError(f"{option} {language!r}: the model has no such language; {self._near(name, found)}")
 
     def listed(self) -> str:
-        """Return the codes as a list for error messages, of which long ones are cut."""
+        """Return the codes as a list for error messages, shortened if there are many."""
         known = sorted(self.codes)
         more = f" and {len(known) - SHOWN} more" if len(known) > SHOWN else ""
         return f"{', '.join(known[:SHOWN])}{more}"

@@ -24,7 +24,7 @@ COMPRESSED = {
     b"(\xb5/\xfd": "compressed by zstd",
     b"PK\x03\x04": "a zip archive",
 }
-"""The first bytes of compressed files, and what they are."""
+"""The first bytes of compressed files, and the names of their formats in errors."""
 
 
 class BadRecordError(ValueError):

@@ -195,7 +195,7 @@ class TaskConfig(Checked):
     """Initialize from a trained model (a folder that Glassformer wrote, a Hugging Face folder or a GGUF file): its
     architecture, weights and tokenizer are taken, and a head that it lacks is created."""
     grow_from: Path | None = None
-    """Start with a larger model that computes what a smaller one does, which Glassformer trained: its tokenizer and
+    """Start with a larger model with the outputs of a smaller one that Glassformer trained: its tokenizer and
     architecture are taken, and the sizes that are given, such as --n-decoder-layers or --d-ff, grow."""
 
     @property
