@@ -112,10 +112,10 @@ def _can_replay(model: TextModel, work: ExpectedWork, kernels: KernelSet) -> boo
     """Return whether a CPU can replay the steps from C++, and the batch is small enough."""
     parameter, config = next(model.parameters()), model.config
     keys = parameter.new_empty(1, 1, 1, config.head_size)
-    roomy = ReplayedRecording.round_up(Shape(work.rows, work.capacity), config.max_len)
+    rounded = ReplayedRecording.round_up(Shape(work.rows, work.capacity), config.max_len)
     numbers = 2 * config.n_decoder_layers * config.kv_heads * config.head_size  # keys and values of a token
-    has_room = roomy.rows * roomy.capacity * numbers * parameter.element_size() <= MAX_REPLAYED_BYTES
-    is_small = not parameter.is_cuda and work.rows <= MAX_REPLAYED_ROWS and has_room
+    cache_bytes = rounded.rows * rounded.capacity * numbers * parameter.element_size()
+    is_small = not parameter.is_cuda and work.rows <= MAX_REPLAYED_ROWS and cache_bytes <= MAX_REPLAYED_BYTES
     return is_small and not reads_unfilled(model, keys, kernels)
 
 
