@@ -132,7 +132,7 @@ def _kind_of(model: Any) -> str:
 def _use(model: Any, given: Given, lines: LineOptions, answers: AnswerOptions, decoder: DecoderOptions) -> None:
     """Use a loaded pipeline: answer --prompt, hold a conversation on a terminal, or answer the lines of the input."""
     from glassformer.pipelines.encoder_pipeline import EncoderPipeline, embed_lines
-    from glassformer.pipelines.generator import Generator, said
+    from glassformer.pipelines.generator import Generator, as_messages
     from glassformer.pipelines.pipeline import LineRequest, Pipeline
 
     size = CHUNK if lines.output is None else FILE_CHUNK
@@ -157,7 +157,8 @@ def _use(model: Any, given: Given, lines: LineOptions, answers: AnswerOptions, d
         system=decoder.system,
     )
     if decoder.chat and isinstance(model, Generator):
-        model.answer_to(said("Hello", decoder.system))  # an error in the template is raised once, before any line
+        # An error in the template is raised once, before any line.
+        model.answer_to(as_messages("Hello", decoder.system))
     is_plain = request.n_best is None and not answers.scores and not answers.json
 
     def answer(texts: list[str]) -> list[str]:
@@ -174,9 +175,8 @@ def _use(model: Any, given: Given, lines: LineOptions, answers: AnswerOptions, d
 
     if decoder.prompt is not None:
         if is_plain:
-            prompt = (
-                model.answer_to(said(decoder.prompt, decoder.system)) if decoder.chat else model.read(decoder.prompt)
-            )
+            messages = as_messages(decoder.prompt, decoder.system)
+            prompt = model.answer_to(messages) if decoder.chat else model.read(decoder.prompt)
             _show(_write(model, prompt, request))
         else:
             (found,) = model.answer_texts([decoder.prompt], request)

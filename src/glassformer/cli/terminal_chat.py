@@ -75,12 +75,12 @@ def _remote(address: str, model: str, key: str, given: dict[str, Any]) -> tuple[
 
 
 def _local(path: Path, given: dict[str, Any], compute: ComputeOptions) -> tuple[Answering, str]:
-    from glassformer.pipelines.generator import Generator, said
+    from glassformer.pipelines.generator import Generator, as_messages
 
     pipeline = compute.load(path)
     if not isinstance(pipeline, Generator) or not pipeline.can_chat:
         raise UsageError(f"{path} has no chat template: expected a model that was trained for conversations")
-    pipeline.answer_to(said("Hello"))  # an error in the template is raised once, before the conversation
+    pipeline.answer_to(as_messages("Hello"))  # an error in the template is raised once, before the conversation
     search = search_of(pipeline.generation, given)
     return lambda messages: pipeline.chat(messages, search), path.name
 

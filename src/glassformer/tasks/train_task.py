@@ -29,7 +29,7 @@ from glassformer.tasks.prepared import Prepared, SplitName
 from glassformer.tasks.recipes import recipe_text
 from glassformer.tasks.training_run import train_run
 from glassformer.training.adapter_folder import AdapterFiles, adapter_files, write_adapter
-from glassformer.training.callbacks import Callbacks, tell_model_saved
+from glassformer.training.callbacks import Callbacks, report_model_saved
 from glassformer.training.fingerprints import paths_of
 from glassformer.training.lora import add_adapters, merge_adapters, n_trained, narrowed
 from glassformer.training.parallel import Parallel, read_layout
@@ -91,7 +91,7 @@ def train_task(
         found = processes.broadcast(scores)
         assert found is not None
         if processes.is_leader:
-            tell_model_saved(callbacks, state.update, folder, found.values)
+            report_model_saved(callbacks, state.update, folder, found.values)
         return found
 
 

@@ -5,7 +5,7 @@ import pytest
 import glassformer
 from glassformer.pipelines.language_model import LanguageModel
 from glassformer.tasks.chat import Chat, ChatConfig
-from glassformer.tasks.talk_task import TalkConfig
+from glassformer.tasks.conversation_task import ConversationConfig
 from pipelines.tiny_pipelines import make
 from tasks.talk_data import QUICK, write_conversations
 
@@ -20,5 +20,5 @@ def test_a_model_that_was_trained_here_has_no_chat_template(tmp_path):
 
 
 def test_options_without_effect_are_named():
-    assert issubclass(ChatConfig, TalkConfig)
+    assert issubclass(ChatConfig, ConversationConfig)
     assert {"word_dropout", "bpe_dropout", "r_drop"} <= Chat(ChatConfig()).unused()
