@@ -10,11 +10,16 @@ the median of the rounds. A peer is a command in which {port} stands for a free 
 the first model that a server lists, unless --peer-model names another. What a peer counts as a token is what its
 `usage` says, or else the number of pieces. Offline, `generate` writes the same answers in one batch per turn, of all
 clients together.
+
+A load test must not measure itself: the clients are spread over --client-processes, and the notes of a result say how
+much processor time they took for each request of our server.
 """
 
 import argparse
 import asyncio
 import json
+import multiprocessing
+import os
 import resource
 import shlex
 import socket
@@ -25,12 +30,13 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from glassformer.bench.result_file import check_new, markdown_table, write_result
 
@@ -50,6 +56,8 @@ QUESTIONS = (
 )
 START_SECONDS = 300
 REQUEST_SECONDS = 600
+CLIENT_PROCESSES = min(4, max(1, (os.cpu_count() or 1) // 4))
+"""The default of --client-processes: few cores are left to the server."""
 
 
 @dataclass
@@ -57,16 +65,41 @@ class Load:
     """What clients have noted in one round."""
 
     n_tokens: int = 0
-    seconds: float = 0.0
+    begin: float = float("inf")
+    end: float = 0.0
+    """When the first client began and the last one ended, by a clock that all processes share."""
+    cpu_seconds: float = 0.0
+    """The processor time of the clients."""
     first: list[float] = field(default_factory=list)
     """Seconds to the first piece of each answer."""
     gaps: list[float] = field(default_factory=list)
     """Seconds between two pieces of an answer."""
 
     @property
+    def seconds(self) -> float:
+        """How long the round took."""
+        return max(0.0, self.end - self.begin)
+
+    @property
     def rate(self) -> float:
         """Tokens per second of all clients together."""
         return self.n_tokens / self.seconds if self.seconds else 0.0
+
+    def add(self, other: "Load") -> None:
+        """Add what clients in another process have noted at the same time."""
+        self.n_tokens += other.n_tokens
+        self.begin, self.end = min(self.begin, other.begin), max(self.end, other.end)
+        self.cpu_seconds += other.cpu_seconds
+        self.first += other.first
+        self.gaps += other.gaps
+
+
+class ServerAddress(NamedTuple):
+    """What a client must know of a server."""
+
+    name: str
+    port: int
+    model: str
 
 
 class ServerProcess:
@@ -118,13 +151,18 @@ class ServerProcess:
             self._process.kill()
         self._log.close()
 
+    @property
+    def address(self) -> ServerAddress:
+        """What clients must know. A client's process can receive it."""
+        return ServerAddress(self.name, self.port, self.model)
+
     def resident(self) -> int:
         """Return the resident memory of the process in bytes (Linux)."""
         pages = int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1])
         return pages * resource.getpagesize()
 
 
-async def ask(server: ServerProcess, text: str, max_tokens: int, load: Load) -> None:
+async def ask(server: ServerAddress | ServerProcess, text: str, max_tokens: int, load: Load) -> None:
     """Send one chat, read its answer as a stream, and note the times."""
     body = {
         "model": server.model,
@@ -137,38 +175,58 @@ async def ask(server: ServerProcess, text: str, max_tokens: int, load: Load) -> 
     data = json.dumps(body).encode()
     head = f"Host: 127.0.0.1:{server.port}\r\nContent-Type: application/json\r\nContent-Length: {len(data)}"
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-    last, n_pieces, n_tokens = time.perf_counter(), 0, None
+    last, n_pieces, n_tokens, rest = time.perf_counter(), 0, None, b""
     try:
         writer.write(f"POST /v1/chat/completions HTTP/1.1\r\n{head}\r\nConnection: close\r\n\r\n".encode() + data)
         status = await reader.readline()
         if b" 200 " not in status:
             raise SystemExit(f"{server.name} answered {status.decode().strip()}: {(await reader.read(500)).decode()}")
-        async for line in reader:
-            if not line.startswith(b"data: {"):
-                continue
-            event = json.loads(line[6:])
+        while received := await reader.read(1 << 16):  # not line by line, which would take several times as long
             now = time.perf_counter()
-            if event.get("usage"):
-                n_tokens = event["usage"].get("completion_tokens")
-            if any(choice.get("delta", {}).get("content") for choice in event.get("choices", [])):
-                (load.gaps if n_pieces else load.first).append(now - last)
-                n_pieces, last = n_pieces + 1, now
+            *lines, rest = (rest + received).split(b"\n")
+            for line in lines:
+                if not line.startswith(b"data: {"):
+                    continue
+                event = json.loads(line[6:])
+                if event.get("usage"):
+                    n_tokens = event["usage"].get("completion_tokens")
+                if any(choice.get("delta", {}).get("content") for choice in event.get("choices", [])):
+                    (load.gaps if n_pieces else load.first).append(now - last)
+                    n_pieces, last = n_pieces + 1, now
     finally:
         writer.close()
     load.n_tokens += n_pieces if n_tokens is None else n_tokens
 
 
-async def run_clients(server: ServerProcess, n_clients: int, n_requests: int, max_tokens: int) -> Load:
-    """Let clients ask at the same time, each one question after the other."""
-    load, begin = Load(), time.perf_counter()
+async def ask_in_turns(server: ServerAddress, numbers: Iterable[int], n_requests: int, max_tokens: int) -> Load:
+    """Let the clients with these numbers ask at the same time, each one question after the other."""
+    load = Load(begin=time.perf_counter())
+    used = time.process_time()
 
     async def client(number: int) -> None:
         for turn in range(n_requests):
             await ask(server, QUESTIONS[(number + turn) % len(QUESTIONS)], max_tokens, load)
 
     async with asyncio.timeout(REQUEST_SECONDS):
-        await asyncio.gather(*map(client, range(n_clients)))
-    load.seconds = time.perf_counter() - begin
+        await asyncio.gather(*map(client, numbers))
+    load.end, load.cpu_seconds = time.perf_counter(), time.process_time() - used
+    return load
+
+
+def run_share(server: ServerAddress, numbers: Iterable[int], n_requests: int, max_tokens: int) -> Load:
+    """Run some of the clients in this process."""
+    return asyncio.run(ask_in_turns(server, numbers, n_requests, max_tokens))
+
+
+def run_clients(
+    processes: Executor, n_processes: int, server: ServerProcess, n_clients: int, n_requests: int, max_tokens: int
+) -> Load:
+    """Let all clients ask at the same time, spread over the processes, and return what they noted."""
+    shares = [range(first, n_clients, n_processes) for first in range(min(n_processes, n_clients))]
+    work = partial(run_share, server.address, n_requests=n_requests, max_tokens=max_tokens)
+    load = Load()
+    for found in processes.map(work, shares):
+        load.add(found)
     return load
 
 
@@ -184,12 +242,12 @@ def run_offline(pipeline: Any, n_clients: int, n_requests: int, max_tokens: int)
     from glassformer.decoding import GenerationConfig, generate
 
     config = GenerationConfig(max_new_tokens=max_tokens, eos_token_id=pipeline.tokenizer.ends)
-    load, begin = Load(), time.perf_counter()
+    load = Load(begin=time.perf_counter())
     for turn in range(n_requests):
         prompts = prompts_of(pipeline, n_clients, turn)
         found = generate(pipeline.model, prompts, config, end=pipeline.end, batch_tokens=10**6)
         load.n_tokens += sum(len(texts[0].tokens) for texts in found)
-    load.seconds = time.perf_counter() - begin
+    load.end = time.perf_counter()
     return load
 
 
@@ -198,12 +256,12 @@ def run_engine(engine: Any, pipeline: Any, n_clients: int, n_requests: int, max_
     from glassformer.decoding import GenerationConfig
 
     config = GenerationConfig(max_new_tokens=max_tokens, eos_token_id=pipeline.tokenizer.ends)
-    load, begin = Load(), time.perf_counter()
+    load = Load(begin=time.perf_counter())
     for turn in range(n_requests):
         requests = [engine.submit(prompt, config) for prompt in prompts_of(pipeline, n_clients, turn)]
         engine.run()
         load.n_tokens += sum(len(request.texts[0].tokens) for request in requests)
-    load.seconds = time.perf_counter() - begin
+    load.end = time.perf_counter()
     return load
 
 
@@ -222,7 +280,7 @@ def quantile(values: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 
 
-ALONE = "the engine alone"
+ALONE, OURS = "the engine alone", "glassformer"
 LOAD_OPTIONS = "device", "dtype", "quantize"
 """Options of `glassformer serve` that these share with it."""
 
@@ -235,6 +293,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=2, help="requests of each client in a round")
     parser.add_argument("--tokens", type=int, default=64, help="the most tokens of an answer")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--client-processes", type=int, default=CLIENT_PROCESSES, help="processes of the clients")
     parser.add_argument("--serve", default="", help="more options of glassformer serve, such as --quantize int8")
     parser.add_argument("--peer", action="append", default=[], help="NAME=COMMAND of another server")
     parser.add_argument("--peer-model", action="append", default=[], help="NAME=MODEL that clients ask this peer for")
@@ -246,7 +305,7 @@ def main() -> None:
     ours = (
         f"{shlex.quote(sys.executable)} -m glassformer serve {shlex.quote(str(options.model))} --port {{port}} --quiet"
     )
-    commands = {"glassformer": f"{ours} {options.serve}"}
+    commands = {OURS: f"{ours} {options.serve}"}
     for peer in options.peer:
         name, _, command = peer.partition("=")
         commands[name] = command
@@ -278,15 +337,19 @@ def main() -> None:
             stack.enter_context(ServerProcess(name, command, models.get(name, "")))
             for name, command in commands.items()
         ]
-        for server in servers:  # so that none is measured while it is being prepared
-            asyncio.run(run_clients(server, max(options.clients), 1, options.tokens))
+        processes = stack.enter_context(
+            ProcessPoolExecutor(options.client_processes, multiprocessing.get_context("spawn"))
+        )
+        run = partial(run_clients, processes, options.client_processes)
+        for server in servers:  # so that none is measured while it, or a client's process, is being prepared
+            run(server, max(options.client_processes, *options.clients), 1, options.tokens)
         for number in range(options.rounds):
             for n_clients in options.clients:
                 sizes = n_clients, options.requests, options.tokens
                 for name, measure in alone.items():
                     found.setdefault((n_clients, name), []).append(measure(*sizes))
                 for server in servers:
-                    one = asyncio.run(run_clients(server, *sizes))
+                    one = run(server, *sizes)
                     found.setdefault((n_clients, server.name), []).append(one)
                     print(number, n_clients, server.name, f"{one.rate:.1f} tokens/s", sep="\t", flush=True)
     rows = []
@@ -294,13 +357,17 @@ def main() -> None:
         engine_rounds = found.get((n_clients, ALONE))
         rate = None if engine_rounds is None else statistics.median(load.rate for load in engine_rounds)
         rows.append(table_row(n_clients, name, rounds, rate))
-    print(markdown_table(COLUMNS, rows))
+    n_answers = options.rounds * options.requests * sum(options.clients)
+    used = sum(load.cpu_seconds for (_, name), loads in found.items() for load in loads if name == OURS) / n_answers
+    notes = [
+        f"{options.model.name}, {options.requests} answers of at most {options.tokens} tokens for each client, "
+        f"median of {options.rounds} rounds in turns.",
+        f"The clients of our server took {1000 * used:.1f} ms of processor time for each answer, in "
+        f"{options.client_processes} process{'es' if options.client_processes > 1 else ''}.",
+    ]
+    print(markdown_table(COLUMNS, rows), *notes, sep="\n")
     if options.out is not None:
-        note = (
-            f"{options.model.name}, {options.requests} answers of at most {options.tokens} tokens for each client, "
-            f"median of {options.rounds} rounds in turns."
-        )
-        write_result(options.out, title="Servers under load", columns=COLUMNS, rows=rows, notes=[note])
+        write_result(options.out, title="Servers under load", columns=COLUMNS, rows=rows, notes=notes)
 
 
 if __name__ == "__main__":
