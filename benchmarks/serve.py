@@ -95,7 +95,7 @@ class Load:
 
 
 class ServerAddress(NamedTuple):
-    """What a client must know of a server."""
+    """The name and port of a server, and the model that clients ask it for."""
 
     name: str
     port: int
@@ -153,7 +153,7 @@ class ServerProcess:
 
     @property
     def address(self) -> ServerAddress:
-        """What clients must know. A client's process can receive it."""
+        """The address for clients, also those in other processes."""
         return ServerAddress(self.name, self.port, self.model)
 
     def resident(self) -> int:

@@ -71,7 +71,7 @@ def start_engine(path: Path, load: Mapping[str, Any], sizes: Mapping[str, Any]) 
 class EngineLink:
     """The socket to the process of an engine. Frames are received in a separate thread.
 
-    They are sent at once, or in another thread if the process does not take them at once: nobody waits for it.
+    Frames are sent at once. What the process does not take at once, another thread sends: the caller never waits.
     """
 
     def __init__(self, frames: FrameSocket, process: "subprocess.Popen[bytes] | None" = None):
@@ -112,7 +112,7 @@ class EngineLink:
             self._process.wait()
 
     def _send(self) -> None:
-        with suppress(OSError):  # as above
+        with suppress(OSError):  # the process has ended, as in `send`
             while (data := self._outgoing.get()) is not None:
                 self.frames.send_bytes(data)
                 with self._lock:

@@ -170,7 +170,7 @@ class ModelShelf:
                 return
             self._is_loading = True
             self._loading = asyncio.create_task(self._load_model(model))
-        # If the client leaves, loading goes on. Otherwise the next client would load the model a second time.
+        # Loading continues if the client leaves. Otherwise the next client would load the model a second time.
         await asyncio.shield(self._loading)
 
     async def _load_model(self, model: ServedModel) -> None:
