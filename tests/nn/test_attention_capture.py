@@ -1,5 +1,7 @@
 """Captured attention weights equal the reference, and capturing does not change the outputs."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -107,6 +109,18 @@ def test_attention_modules_of_any_name_are_captured():
     with capture_attention(model) as captured:
         model(torch.randn(1, 3, 8))
     assert captured["mixer"].shape == (1, 2, 3, 3)
+
+
+def test_negative_layers_count_from_the_end_of_each_stack():
+    model = random_model(replace(preset("tiny-marian"), n_encoder_layers=3, n_decoder_layers=2))
+    tokens = torch.randint(0, 40, (1, 4))
+    with capture_attention(model, layers=[-1]) as captured:
+        model(tokens, tokens)
+    names = {"encoder.layers.2.self_attn", "decoder.layers.1.self_attn", "decoder.layers.1.cross_attn"}
+    assert set(captured) == names
+    with capture_attention(model, layers=[-3]) as captured:
+        model(tokens, tokens)
+    assert set(captured) == {"encoder.layers.0.self_attn"}
 
 
 def test_errors_name_the_wrong_selection():

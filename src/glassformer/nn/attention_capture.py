@@ -69,7 +69,7 @@ def capture_attention(
     shares (ALBERT) adds one record per application.
 
     Args:
-        layers: Indices of the layers to capture; negative ones count from the end. None captures all.
+        layers: Indices of the layers to capture; negative ones count from the end of each stack. None captures all.
         heads: Indices of the heads to capture; negative ones count from the end. None captures all.
         rows: Indices of the query positions to capture; negative ones count from the end. None captures all.
         kinds: Kinds of attention to capture: "self_attn", "cross_attn" or both. None captures all.
@@ -100,16 +100,25 @@ def capture_attention(
 def _choose(model: nn.Module, layers: Sequence[int] | None, kinds: Sequence[str] | None) -> dict[str, Attend]:
     """Return the `Attend` modules to hook, keyed by the name of the attention module that contains each."""
     found = {n.removesuffix(".attend"): m for n, m in model.named_modules() if isinstance(m, Attend)}
-    numbers = {name: int(match.group(1)) for name in found if (match := re.search(r"layers\.(\d+)\.", name))}
-    depth = max(numbers.values(), default=-1) + 1
+    stacks = {name: match.groups() for name in found if (match := re.search(r"(.*layers)\.(\d+)\.", name))}
+    depths: dict[str, int] = {}  # of each stack: an encoder may have more layers than its decoder
+    for stack, number in stacks.values():
+        depths[stack] = max(depths.get(stack, 0), int(number) + 1)
+    depth = max(depths.values(), default=0)
     for layer in layers or ():
         if not -depth <= layer < depth:
             raise IndexError(f"layers holds {layer}: expected {-depth} to {depth - 1}")
-    wanted = None if layers is None else {layer % depth for layer in layers}
+
+    def is_wanted(name: str) -> bool:
+        if layers is None or name not in stacks:
+            return layers is None
+        stack, number = stacks[name]
+        return any(int(number) == (layer if layer >= 0 else depths[stack] + layer) for layer in layers)
+
     chosen = {
         name: module
         for name, module in found.items()
-        if (kinds is None or name.rpartition(".")[2] in kinds) and (wanted is None or numbers.get(name) in wanted)
+        if (kinds is None or name.rpartition(".")[2] in kinds) and is_wanted(name)
     }
     if not chosen:
         raise ValueError(

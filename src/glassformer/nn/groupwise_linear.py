@@ -40,6 +40,12 @@ class GroupwiseLinear(nn.Module):
         """Return the output of the layer for x: (..., in_features) -> (..., out_features)."""
         return self.matrix.multiply(x, self._bias)
 
+    def bound_outputs(self, size: float) -> Tensor:
+        """Return a bound of each output's magnitude, for inputs whose magnitudes add up to at most `size`: (out,)."""
+        weights = self.matrix.read_rows(torch.arange(self.out_features))
+        found = weights.abs().amax(1) * (2 * size)  # rounding doubles a magnitude at most
+        return found if self._bias is None else found + self._bias.abs()
+
 
 class GroupwiseEmbedding(nn.Module):
     """`nn.Embedding` with the weights of a `GroupwiseMatrix`, which a tied output layer may share."""

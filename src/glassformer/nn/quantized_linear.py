@@ -64,6 +64,17 @@ class Int8Linear(nn.Module):
         y: Tensor = self._linear(x, *self._weights)
         return y
 
+    def bound_outputs(self, size: float) -> Tensor:
+        """Return a bound of each output's magnitude, for inputs whose magnitudes add up to at most `size`: (out,)."""
+        _, scales, bias, _, n_out, _ = self._weights
+        return _bound_outputs(scales[:n_out], bias, size)
+
+
+def _bound_outputs(scales: Tensor, bias: Tensor | None, size: float) -> Tensor:
+    # Rounding doubles a magnitude at most.
+    found = scales * (127 * 2 * size)
+    return found if bias is None else found + bias.abs()
+
 
 def _largest_magnitudes(weight: Tensor) -> Tensor:
     """Return the largest magnitude of each row of the weights (out, in), without a copy of them."""
@@ -154,6 +165,10 @@ class TorchInt8Linear(nn.Module):
     def set_activation_bytes(self, count: ActivationBytes) -> None:
         """Set how many bytes an activation takes: 1 at first."""
         self.activation_bytes = count
+
+    def bound_outputs(self, size: float) -> Tensor:
+        """Return a bound of each output's magnitude, for inputs whose magnitudes add up to at most `size`: (out,)."""
+        return _bound_outputs(self._scales, self._bias, size)
 
     def _multiply_one_byte(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return the product of rows (N, in), rounded to one byte each, with the weights, and the rounded rows."""

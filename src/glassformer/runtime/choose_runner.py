@@ -27,6 +27,7 @@ from glassformer.nn.attention_backends import reads_unfilled
 from glassformer.nn.expert_feedforward import ExpertFeedForward
 from glassformer.nn.groupwise_linear import GroupwiseLinear
 from glassformer.nn.quantized_linear import Int8Linear, TorchInt8Linear
+from glassformer.runtime.cache_bounds import fits_float16
 from glassformer.runtime.cache_pool import CachePool
 from glassformer.runtime.decision_rules import KERNEL_RULES, STEP_RULES, Situation, decide
 from glassformer.runtime.packed_model import has_fused_storage, packed_twin
@@ -258,20 +259,24 @@ def record_steps(model: TextModel, *, compile: bool = False, cache_dtype: torch.
 
 
 def compile_steps(model: TextModel) -> None:
-    """Compile the decoding steps of this model (see `record_steps`). A quantized model then caches in float16."""
-    is_quantized = situation_of(model).is_quantized
-    record_steps(model, compile=True, cache_dtype=torch.float16 if is_quantized else None)
+    """Compile the decoding steps of this model (see `record_steps`).
+
+    A quantized model then caches in float16, if its keys and values are surely small enough.
+    """
+    is_half = situation_of(model).is_quantized and fits_float16(model)
+    record_steps(model, compile=True, cache_dtype=torch.float16 if is_half else None)
 
 
 def _cache_dtype(model: TextModel) -> torch.dtype | None:
     """Return the dtype of cached keys and values of steps on a CPU; None is that of the model.
 
-    A quantized encoder-decoder caches in float16: it takes half the time to read and move, and its rounding is small
-    beside that of the activations. A decoder does not, because the engine's pool would have to do the same.
+    A quantized encoder-decoder caches in float16, if its keys and values are surely small enough: it takes half the
+    time to read and move, and its rounding is small beside that of the activations. A decoder does not, because the
+    engine's pool would have to do the same.
     """
     is_on_cpu = next(model.parameters()).device.type == "cpu"
     is_half = is_on_cpu and not isinstance(model, DecoderModel) and situation_of(model).is_quantized
-    return torch.float16 if is_half else None
+    return torch.float16 if is_half and fits_float16(model) else None
 
 
 def check_compile(choice: CompileChoice) -> CompileChoice:
