@@ -188,6 +188,14 @@ def test_a_server_answers_as_with_a_local_engine(server, count, check):
     check(server, count)
 
 
+def is_alive(process):
+    """Return whether there is a process with this number that has not ended."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
 LONG = {"model": "chat", "prompt": "the", "max_tokens": 400, "logit_bias": {"2": -100}, "temperature": 0}
 
 
@@ -247,7 +255,7 @@ def test_the_process_ends_with_its_server(model_paths, number):
                 with suppress(OSError, http.client.HTTPException):
                     future.result(30)
     until = time.monotonic() + 20
-    while os.path.exists(f"/proc/{child}") and "Z" not in Path(f"/proc/{child}/stat").read_text().split()[2]:
+    while is_alive(child):
         assert time.monotonic() < until, "the engine's process has outlived its server"
         time.sleep(0.05)
     server.stop()
