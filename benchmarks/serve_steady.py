@@ -93,9 +93,8 @@ async def measure_memory(server: ServerProcess, minutes: float, pause: float) ->
         while time.monotonic() - begin < 60 * minutes:
             kind = chance.random()
             if kind < 0.7:
-                await ask(
-                    server.address, " ".join([chance.choice(QUESTIONS)] * chance.randint(1, 6)), chance.randint(1, 48), Load()
-                )
+                text = " ".join([chance.choice(QUESTIONS)] * chance.randint(1, 6))
+                await ask(server.address, text, chance.randint(1, 48), Load())
             elif kind < 0.85:
                 await leave_early(server, chance)
             else:
