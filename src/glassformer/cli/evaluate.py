@@ -1,4 +1,4 @@
-"""`glassformer eval FOLDER`: score a model. The flags are the data options of the model's task."""
+"""`glassformer eval MODEL`: score a model. The flags are the data options of the model's task."""
 
 import json
 import sys
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from glassformer.metrics import Scores
 
 USAGE = """\
-usage: glassformer eval FOLDER --data PATH ... [OPTIONS]
+usage: glassformer eval MODEL --data PATH ... [OPTIONS]
        glassformer eval MODEL --choices PATH ... [OPTIONS]
-       glassformer eval FOLDER --source PATH ... --target PATH ... [OPTIONS]
+       glassformer eval MODEL --source PATH ... --target PATH ... [OPTIONS]
 
 Score a model on your own data.
 
@@ -42,7 +42,7 @@ For pretrained encoder-decoders:
   --task NAME             Task to score: translation, summarization or
                           answering. (default: translation)
 
-glassformer eval FOLDER --help shows the options for the model in FOLDER."""
+glassformer eval MODEL --help shows the options for that model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +147,7 @@ def eval_options(task: str, usual: Any) -> dict[str, Option]:
 
 
 def eval_help(folder: str, task: str, usual: Any, options: Mapping[str, Option]) -> str:
-    """Return the text of `glassformer eval FOLDER --help`, which depends on the task of the model in the folder."""
+    """Return the text of `glassformer eval MODEL --help`, which depends on the task of the model in the folder."""
     about = f"Score the model in {folder} ({task}) on your own data. Columns are read as in training."
     return help_text(f"glassformer eval {folder} {_files(usual, options)} [OPTIONS]", about, options.values())
 
