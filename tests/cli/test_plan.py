@@ -29,6 +29,16 @@ def test_a_plan_recommends_a_layout_and_lists_assumptions(capsys):
     assert "Assumptions:\n- bf16" in text
 
 
+def test_the_example_of_the_documentation_is_what_the_command_prints(capsys):
+    plan("gpt-j", tokens=1e12, batch_tokens=4194304, machine=MachineOptions(devices=1024))
+    printed = capsys.readouterr().out.splitlines()
+    text = (Path(__file__).parents[2] / "docs" / "data-at-scale.md").read_text(encoding="utf-8")
+    shown = text.partition("$ glassformer plan gpt-j --devices 1024 --batch-tokens 4194304 --tokens 1e12\n")[2]
+    lines = shown.partition("```")[0].splitlines()
+    assert len(lines) == 5
+    assert [line for line in printed if line in lines] == lines
+
+
 def test_a_plan_is_json(capsys):
     plan("gpt2", json=True, batch_tokens=8192)
     found = json.loads(capsys.readouterr().out)

@@ -153,7 +153,7 @@ def _widest(config: ModelConfig, machine: Machine, devices: int) -> int:
 
     It is 1 for models that `train` does not divide so: with experts, biases per head, or normalized queries and keys.
     """
-    has_head_bias = config.has_relative_bias or config.positions in ("alibi", "disentangled")
+    has_head_bias = config.has_relative_bias or config.positions not in ("sinusoidal", "learned", "rotary", "none")
     if config.n_experts or has_head_bias or config.qk_norm:
         return 1
     sizes = (config.n_heads, config.kv_heads, config.d_ff, devices)
