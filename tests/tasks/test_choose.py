@@ -6,12 +6,14 @@ import time
 import pytest
 
 import glassformer
+from glassformer.pipelines.language_model import LanguageModel
 from glassformer.tasks.choose import choose, in_words
 from glassformer.tasks.configs.defaults import (
     CorpusSize,
 )
 from glassformer.tasks.configs.task_options import make_config
 from glassformer.tasks.task_registry import config_named
+from pipelines.tiny_pipelines import make
 from tasks.pretrained_models import save_decoder
 
 
@@ -78,3 +80,11 @@ def test_the_context_of_fine_tuning_fits_the_model(task, tmp_path):
 
     assert (context("hf"), context("long")) == (128, 512)
     assert context("hf", context=200) == 200  # an option that was given is never changed
+
+
+@pytest.mark.parametrize("task", ["language", "code"])
+def test_the_context_of_a_model_trained_here_stays(task, tmp_path):
+    make(LanguageModel).save(tmp_path / "m", "card")  # which reads 64 tokens
+    config = make_config(config_named(task), {"start_from": tmp_path / "m"})
+    found = choose(config, {"train.updates": 2}, CorpusSize(10, 100), size="auto", began=0.0)
+    assert found["context"] == 64

@@ -46,7 +46,7 @@ def choose(
     kind = type(config)
     if config.start_from is not None:
         is_foreign = not was_trained_here(config.start_from)
-        needs_limit = is_foreign and "context" in options_of(kind) and "context" not in given
+        needs_limit = "context" in options_of(kind) and "context" not in given
         longest = summarize(config.start_from).config.max_len if needs_limit else None
         return choose_for_fine_tuning(kind, given, is_foreign=is_foreign, longest=longest)
     base: dict[str, Any] = {}
