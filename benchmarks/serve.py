@@ -10,11 +10,15 @@ the median of the rounds. A peer is a command in which {port} stands for a free 
 the first model that a server lists, unless --peer-model names another. What a peer counts as a token is what its
 `usage` says, or else the number of pieces. Offline, `generate` writes the same answers in one batch per turn, of all
 clients together.
+
+A load test must not measure itself: the clients are spread over --client-processes, and the notes of a result say how
+much processor time they took for each request of our server.
 """
 
 import argparse
-import asyncio
 import json
+import multiprocessing
+import os
 import resource
 import shlex
 import socket
@@ -26,11 +30,13 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from serve_clients import QUESTIONS, Load, ServerAddress, run_share
 
 from glassformer.bench.result_file import check_new, markdown_table, write_result
 
@@ -42,31 +48,9 @@ COLUMNS = [
     "first token, p50 / p99, ms",
     "between tokens, p50 / p99, ms",
 ]
-QUESTIONS = (
-    "Tell me a story about a cat and a saw.",
-    "What is the capital of France, and what is it known for?",
-    "Write a letter to a friend about the weather in your town.",
-    "Explain how a bicycle stays upright, in simple words.",
-)
 START_SECONDS = 300
-REQUEST_SECONDS = 600
-
-
-@dataclass
-class Load:
-    """What clients have noted in one round."""
-
-    n_tokens: int = 0
-    seconds: float = 0.0
-    first: list[float] = field(default_factory=list)
-    """Seconds to the first piece of each answer."""
-    gaps: list[float] = field(default_factory=list)
-    """Seconds between two pieces of an answer."""
-
-    @property
-    def rate(self) -> float:
-        """Tokens per second of all clients together."""
-        return self.n_tokens / self.seconds if self.seconds else 0.0
+CLIENT_PROCESSES = min(4, max(1, (os.cpu_count() or 1) // 4))
+"""The default of --client-processes: few cores are left to the server."""
 
 
 class ServerProcess:
@@ -118,57 +102,26 @@ class ServerProcess:
             self._process.kill()
         self._log.close()
 
+    @property
+    def address(self) -> ServerAddress:
+        """The address for clients, also those in other processes."""
+        return ServerAddress(self.name, self.port, self.model)
+
     def resident(self) -> int:
         """Return the resident memory of the process in bytes (Linux)."""
         pages = int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1])
         return pages * resource.getpagesize()
 
 
-async def ask(server: ServerProcess, text: str, max_tokens: int, load: Load) -> None:
-    """Send one chat, read its answer as a stream, and note the times."""
-    body = {
-        "model": server.model,
-        "messages": [{"role": "user", "content": text}],
-        "max_tokens": max_tokens,
-        "temperature": 0,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }
-    data = json.dumps(body).encode()
-    head = f"Host: 127.0.0.1:{server.port}\r\nContent-Type: application/json\r\nContent-Length: {len(data)}"
-    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-    last, n_pieces, n_tokens = time.perf_counter(), 0, None
-    try:
-        writer.write(f"POST /v1/chat/completions HTTP/1.1\r\n{head}\r\nConnection: close\r\n\r\n".encode() + data)
-        status = await reader.readline()
-        if b" 200 " not in status:
-            raise SystemExit(f"{server.name} answered {status.decode().strip()}: {(await reader.read(500)).decode()}")
-        async for line in reader:
-            if not line.startswith(b"data: {"):
-                continue
-            event = json.loads(line[6:])
-            now = time.perf_counter()
-            if event.get("usage"):
-                n_tokens = event["usage"].get("completion_tokens")
-            if any(choice.get("delta", {}).get("content") for choice in event.get("choices", [])):
-                (load.gaps if n_pieces else load.first).append(now - last)
-                n_pieces, last = n_pieces + 1, now
-    finally:
-        writer.close()
-    load.n_tokens += n_pieces if n_tokens is None else n_tokens
-
-
-async def run_clients(server: ServerProcess, n_clients: int, n_requests: int, max_tokens: int) -> Load:
-    """Let clients ask at the same time, each one question after the other."""
-    load, begin = Load(), time.perf_counter()
-
-    async def client(number: int) -> None:
-        for turn in range(n_requests):
-            await ask(server, QUESTIONS[(number + turn) % len(QUESTIONS)], max_tokens, load)
-
-    async with asyncio.timeout(REQUEST_SECONDS):
-        await asyncio.gather(*map(client, range(n_clients)))
-    load.seconds = time.perf_counter() - begin
+def run_clients(
+    processes: Executor, n_processes: int, server: ServerProcess, n_clients: int, n_requests: int, max_tokens: int
+) -> Load:
+    """Let all clients ask at the same time, spread over the processes, and return what they noted."""
+    shares = [range(first, n_clients, n_processes) for first in range(min(n_processes, n_clients))]
+    work = partial(run_share, server.address, n_requests=n_requests, max_tokens=max_tokens)
+    load = Load()
+    for found in processes.map(work, shares):
+        load.add(found)
     return load
 
 
@@ -184,12 +137,12 @@ def run_offline(pipeline: Any, n_clients: int, n_requests: int, max_tokens: int)
     from glassformer.decoding import GenerationConfig, generate
 
     config = GenerationConfig(max_new_tokens=max_tokens, eos_token_id=pipeline.tokenizer.ends)
-    load, begin = Load(), time.perf_counter()
+    load = Load(begin=time.perf_counter())
     for turn in range(n_requests):
         prompts = prompts_of(pipeline, n_clients, turn)
         found = generate(pipeline.model, prompts, config, end=pipeline.end, batch_tokens=10**6)
         load.n_tokens += sum(len(texts[0].tokens) for texts in found)
-    load.seconds = time.perf_counter() - begin
+    load.end = time.perf_counter()
     return load
 
 
@@ -198,12 +151,12 @@ def run_engine(engine: Any, pipeline: Any, n_clients: int, n_requests: int, max_
     from glassformer.decoding import GenerationConfig
 
     config = GenerationConfig(max_new_tokens=max_tokens, eos_token_id=pipeline.tokenizer.ends)
-    load, begin = Load(), time.perf_counter()
+    load = Load(begin=time.perf_counter())
     for turn in range(n_requests):
         requests = [engine.submit(prompt, config) for prompt in prompts_of(pipeline, n_clients, turn)]
         engine.run()
         load.n_tokens += sum(len(request.texts[0].tokens) for request in requests)
-    load.seconds = time.perf_counter() - begin
+    load.end = time.perf_counter()
     return load
 
 
@@ -222,7 +175,7 @@ def quantile(values: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 
 
-ALONE = "the engine alone"
+ALONE, OURS = "the engine alone", "glassformer"
 LOAD_OPTIONS = "device", "dtype", "quantize"
 """Options of `glassformer serve` that these share with it."""
 
@@ -235,6 +188,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=2, help="requests of each client in a round")
     parser.add_argument("--tokens", type=int, default=64, help="the most tokens of an answer")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--client-processes", type=int, default=CLIENT_PROCESSES, help="processes of the clients")
     parser.add_argument("--serve", default="", help="more options of glassformer serve, such as --quantize int8")
     parser.add_argument("--peer", action="append", default=[], help="NAME=COMMAND of another server")
     parser.add_argument("--peer-model", action="append", default=[], help="NAME=MODEL that clients ask this peer for")
@@ -246,7 +200,7 @@ def main() -> None:
     ours = (
         f"{shlex.quote(sys.executable)} -m glassformer serve {shlex.quote(str(options.model))} --port {{port}} --quiet"
     )
-    commands = {"glassformer": f"{ours} {options.serve}"}
+    commands = {OURS: f"{ours} {options.serve}"}
     for peer in options.peer:
         name, _, command = peer.partition("=")
         commands[name] = command
@@ -278,15 +232,19 @@ def main() -> None:
             stack.enter_context(ServerProcess(name, command, models.get(name, "")))
             for name, command in commands.items()
         ]
-        for server in servers:  # so that none is measured while it is being prepared
-            asyncio.run(run_clients(server, max(options.clients), 1, options.tokens))
+        processes = stack.enter_context(
+            ProcessPoolExecutor(options.client_processes, multiprocessing.get_context("spawn"))
+        )
+        run = partial(run_clients, processes, options.client_processes)
+        for server in servers:  # so that none is measured while it, or a client's process, is being prepared
+            run(server, max(options.client_processes, *options.clients), 1, options.tokens)
         for number in range(options.rounds):
             for n_clients in options.clients:
                 sizes = n_clients, options.requests, options.tokens
                 for name, measure in alone.items():
                     found.setdefault((n_clients, name), []).append(measure(*sizes))
                 for server in servers:
-                    one = asyncio.run(run_clients(server, *sizes))
+                    one = run(server, *sizes)
                     found.setdefault((n_clients, server.name), []).append(one)
                     print(number, n_clients, server.name, f"{one.rate:.1f} tokens/s", sep="\t", flush=True)
     rows = []
@@ -294,13 +252,17 @@ def main() -> None:
         engine_rounds = found.get((n_clients, ALONE))
         rate = None if engine_rounds is None else statistics.median(load.rate for load in engine_rounds)
         rows.append(table_row(n_clients, name, rounds, rate))
-    print(markdown_table(COLUMNS, rows))
+    n_answers = options.rounds * options.requests * sum(options.clients)
+    used = sum(load.cpu_seconds for (_, name), loads in found.items() for load in loads if name == OURS) / n_answers
+    notes = [
+        f"{options.model.name}, {options.requests} answers of at most {options.tokens} tokens for each client, "
+        f"median of {options.rounds} rounds in turns.",
+        f"The clients of our server took {1000 * used:.1f} ms of processor time for each answer, in "
+        f"{options.client_processes} process{'es' if options.client_processes > 1 else ''}.",
+    ]
+    print(markdown_table(COLUMNS, rows), *notes, sep="\n")
     if options.out is not None:
-        note = (
-            f"{options.model.name}, {options.requests} answers of at most {options.tokens} tokens for each client, "
-            f"median of {options.rounds} rounds in turns."
-        )
-        write_result(options.out, title="Servers under load", columns=COLUMNS, rows=rows, notes=[note])
+        write_result(options.out, title="Servers under load", columns=COLUMNS, rows=rows, notes=notes)
 
 
 if __name__ == "__main__":

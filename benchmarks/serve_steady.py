@@ -17,8 +17,10 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from serve_clients import QUESTIONS, Load, ask
+
 from glassformer.bench.result_file import check_new, markdown_table, write_result
-from serve import QUESTIONS, Load, ServerProcess, ask, quantile
+from serve import ServerProcess, quantile
 
 COLUMNS = ["measurement", "before", "after", "ratio", "allowed"]
 
@@ -52,7 +54,7 @@ async def steady_clients(server: ServerProcess, n_clients: int, n_requests: int,
 
     async def client(number: int) -> None:
         for turn in range(n_requests):
-            await ask(server, QUESTIONS[(number + turn) % len(QUESTIONS)], max_tokens, load)
+            await ask(server.address, QUESTIONS[(number + turn) % len(QUESTIONS)], max_tokens, load)
 
     await asyncio.gather(*map(client, range(n_clients)))
     return load
@@ -91,9 +93,8 @@ async def measure_memory(server: ServerProcess, minutes: float, pause: float) ->
         while time.monotonic() - begin < 60 * minutes:
             kind = chance.random()
             if kind < 0.7:
-                await ask(
-                    server, " ".join([chance.choice(QUESTIONS)] * chance.randint(1, 6)), chance.randint(1, 48), Load()
-                )
+                text = " ".join([chance.choice(QUESTIONS)] * chance.randint(1, 6))
+                await ask(server.address, text, chance.randint(1, 48), Load())
             elif kind < 0.85:
                 await leave_early(server, chance)
             else:

@@ -339,10 +339,12 @@ def test_the_times_beside_llama_cpp_are_written_as_a_result_file(tmp_path, monke
 def test_a_servers_load_is_measured_and_written_as_a_result_file(tmp_path, monkeypatch, capsys):
     from serve.served import write_models
 
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")  # for the processes of the clients
     module, out = program("serve"), tmp_path / "serve.json"
     model = write_models(tmp_path)["chat"]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     words = ["--clients", 1, 3, "--requests", 1, "--tokens", 6, "--rounds", 1, "--serve", "--device cpu"]
+    words += ["--client-processes", 2]
     call(module, monkeypatch, model, *words, "--out", out)
     result = json.loads(out.read_text(encoding="utf-8"))
     results_page.check_result(result, out.name)
@@ -352,11 +354,13 @@ def test_a_servers_load_is_measured_and_written_as_a_result_file(tmp_path, monke
         assert float(row[2]) > 0
     assert re.fullmatch(r"\d+ / \d+", result["rows"][2][4])
     assert "| 3 | glassformer |" in capsys.readouterr().out
+    assert re.search(r"took \d+\.\d ms of processor time for each answer, in 2 processes", result["notes"][1])
     with pytest.raises(SystemExit, match="ended with code 3"), module.ServerProcess("peer", "sh -c 'exit 3'"):
         pass
 
 
-def test_quantiles_of_waiting_times():
+def test_quantiles_of_waiting_times(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
     module = program("serve")
     assert module.quantile([], 0.5) == 0
     assert module.quantile([3, 1, 2], 0.5) == 2

@@ -1,11 +1,14 @@
 import asyncio
 import threading
+import time
 from dataclasses import replace
 
 import pytest
 
 from glassformer.decoding import Engine, EngineFullError, GenerationConfig, generate
 from glassformer.models import preset
+from glassformer.serve import compute_thread
+from glassformer.serve.api_errors import ApiError
 from glassformer.serve.compute_thread import ComputeThread
 from glassformer.serve.engine_frames import EngineFaultError
 from glassformer.serve.engine_run import EngineRun
@@ -38,6 +41,18 @@ def run_of(compute, lane, prompts):
     return asyncio.run(wait())
 
 
+def failing_step():
+    raise RuntimeError("broken")
+
+
+def wait_until_up(lane):
+    """Wait until there is another engine."""
+    until = time.monotonic() + 20
+    while lane.down_until is not None:
+        assert time.monotonic() < until
+        time.sleep(0.001)
+
+
 def test_runs_are_computed_and_reported(compute):
     model, lane = lane_of(compute)
     expected = [texts[0].tokens for texts in generate(model, [[5, 6], [7]], CONFIG, end=2)]
@@ -58,15 +73,75 @@ def test_prompts_are_submitted_together_or_not_at_all(compute):
 def test_a_step_that_fails_fails_its_requests_and_no_later_ones(compute, monkeypatch, caplog):
     _, lane = lane_of(compute)
     first = lane.engine
-
-    def fail():
-        raise RuntimeError("broken")
-
-    monkeypatch.setattr(first, "step", fail)
+    monkeypatch.setattr(first, "step", failing_step)
     with pytest.raises(EngineFaultError, match="broken"):
         run_of(compute, lane, [[5, 6]])
+    wait_until_up(lane)
     assert lane.engine is not first
     assert len(run_of(compute, lane, [[5, 6]])[0]) == 6
+
+
+def test_no_request_is_lost_while_another_engine_is_made(compute, monkeypatch, caplog):
+    model = random_model(preset("tiny-gpt2"))
+    gate, making = threading.Event(), threading.Event()
+    gate.set()
+
+    def make():
+        making.set()
+        assert gate.wait(10)
+        return Engine(model, end=2, max_tokens=256)
+
+    lane = compute.add_lane(make)
+    gate.clear()
+    making.clear()
+    monkeypatch.setattr(lane.engine, "step", failing_step)
+    (lost,) = compute.submit(lane, [[5, 6]], CONFIG)
+    assert making.wait(10)
+    assert isinstance(lost.error, EngineFaultError), "before another engine is made"
+    with pytest.raises(ApiError, match="try again in a minute"):
+        compute.submit(lane, [[5, 6]], CONFIG)
+    gate.set()
+    wait_until_up(lane)
+    assert len(run_of(compute, lane, [[5, 6]])[0]) == 6
+
+
+def test_an_engine_that_cannot_be_made_is_tried_again(compute, monkeypatch, caplog):
+    monkeypatch.setattr(compute_thread, "RETRY_SECONDS", 0.05)
+    model, failures = random_model(preset("tiny-gpt2")), []
+
+    def make():
+        if len(failures) in (1, 2):
+            failures.append("no memory")
+            raise RuntimeError("no memory")
+        return Engine(model, end=2, max_tokens=256)
+
+    lane, other = compute.add_lane(make), compute.add_lane(make)
+    failures.append("a step")
+    monkeypatch.setattr(lane.engine, "step", failing_step)
+    with pytest.raises(EngineFaultError, match="broken"):
+        run_of(compute, lane, [[5, 6]])
+    assert len(run_of(compute, other, [[5, 6]])[0]) == 6
+    wait_until_up(lane)
+    assert failures == ["a step", "no memory", "no memory"]
+    assert len(run_of(compute, lane, [[5, 6]])[0]) == 6
+
+
+def test_closing_makes_no_other_engine(monkeypatch, caplog):
+    compute, made = ComputeThread(ServerMetrics()), []
+    model = random_model(preset("tiny-gpt2"))
+
+    def make():
+        made.append(1)
+        return Engine(model, end=2, max_tokens=256)
+
+    lane = compute.add_lane(make)
+    monkeypatch.setattr(lane.engine, "step", failing_step)
+    (lost,) = compute.submit(lane, [[5, 6]], CONFIG)
+    compute._is_closing = True
+    compute.start()
+    compute.close()
+    assert isinstance(lost.error, EngineFaultError)
+    assert made == [1]
 
 
 def test_jobs_of_one_kind_are_joined(compute):

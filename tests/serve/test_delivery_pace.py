@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from glassformer.serve.delivery_pace import REST, DeliveryPace
+from glassformer.serve.delivery_pace import MAX_REST, REST, DeliveryPace
 
 
 class Clock:
@@ -15,7 +15,8 @@ class Clock:
         return self.now
 
 
-def test_the_loop_rests_in_proportion_to_what_a_delivery_and_the_coroutines_that_it_woke_took():
+@pytest.mark.parametrize(("seconds", "rest"), [(0.003, 0.003 * REST), (3.0, MAX_REST)])
+def test_the_loop_rests_in_proportion_to_what_a_delivery_and_the_coroutines_that_it_woke_took(seconds, rest):
     clock = Clock()
     pace = DeliveryPace(clock)
     assert pace.is_due
@@ -25,10 +26,10 @@ def test_the_loop_rests_in_proportion_to_what_a_delivery_and_the_coroutines_that
 
         async def send():
             await woken.wait()
-            clock.now += 2.0  # what a client's event takes
+            clock.now += seconds * 2 / 3  # what a client's event takes
 
         def deliver():
-            clock.now += 1.0
+            clock.now += seconds / 3
             woken.set()
 
         sending = asyncio.create_task(send())
@@ -39,11 +40,11 @@ def test_the_loop_rests_in_proportion_to_what_a_delivery_and_the_coroutines_that
         await asyncio.sleep(0)
 
     asyncio.run(deliver_once())
-    assert clock.now == 103.0
+    assert clock.now == pytest.approx(100.0 + seconds)
     assert not pace.is_due
-    clock.now += 3.0 * REST - 0.01
+    clock.now += rest - 0.001
     assert not pace.is_due
-    clock.now += 0.02
+    clock.now += 0.002
     assert pace.is_due
 
 

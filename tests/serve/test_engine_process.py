@@ -1,4 +1,5 @@
 import threading
+import time
 
 from glassformer.decoding import GenerationConfig
 from glassformer.models import preset
@@ -57,6 +58,34 @@ def test_a_grammar_is_read_beside_the_steps():
     assert held.texts[0].tokens == [7, 7, 7]
     assert formats == [{"type": "regex", "json_schema": None, "pattern": "g*"}]
     assert ResponseFormat.model_validate(formats[0]) == Maker.format
+
+
+def test_requests_with_grammars_join_in_the_thread_that_steps():
+    """If another thread queued one while the loop is about to wait for frames, it would run only after the next one."""
+    threads = set()
+
+    def make(format):
+        if format["pattern"] == "(":
+            raise ValueError("no grammar")
+        return OnlySeven
+
+    with remote_engine(MODEL, make, **OPTIONS) as (engine, loop, _):
+        enqueue = loop.engine.enqueue
+        loop.engine.enqueue = lambda requests: (threads.add(threading.current_thread().name), enqueue(requests))
+        for pattern in "g(" * 10:
+            maker = Maker()
+            maker.format = ResponseFormat(type="regex", pattern=pattern)
+            request = engine.submit([5], GenerationConfig(max_new_tokens=9), make_constraint=maker)
+            wait_for(engine, [request])
+            assert (request.error is None) == (pattern == "g")
+        canceled = engine.submit([5], GenerationConfig(max_new_tokens=9), make_constraint=Maker())
+        canceled.cancel()
+        after = engine.submit([5], GenerationConfig(max_new_tokens=9))
+        wait_for(engine, [canceled, after])
+        while loop._constrained or loop._told:
+            time.sleep(0.001)
+    assert len(threads) == 1
+    assert not [name for name in threads if name.startswith("grammars")]
 
 
 def test_a_model_is_loaded_with_its_constraints(model_paths):

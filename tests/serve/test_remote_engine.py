@@ -1,17 +1,25 @@
 """An engine in another process answers as one in this process does."""
 
+import http.client
+import json
+import os
 import random
 import signal
+import socket
 import subprocess
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 from glassformer.decoding import Engine, EngineFullError, GenerationConfig
 from glassformer.models import preset
 from glassformer.serve.api_errors import ApiError
-from glassformer.serve.engine_frames import EngineFaultError
-from glassformer.serve.remote_engine import start_engine
+from glassformer.serve.engine_frames import EngineFaultError, FrameSocket
+from glassformer.serve.remote_engine import EngineLink, start_engine
 from oracle import random_model
 from serve import test_same_answers as same_answers
 from serve.engine_pairs import remote_engine, wait_for
@@ -120,6 +128,33 @@ def test_the_end_of_the_other_process_is_a_fault():
             engine.submit([5], CONFIGS[0])
 
 
+def test_frames_are_sent_in_order_and_nobody_waits():
+    """Also while the other process takes none: their bytes are far more than a socket holds."""
+    ours, theirs = socket.socketpair()
+    before = {*threading.enumerate()}
+    link, other = EngineLink(FrameSocket(ours)), FrameSocket(theirs)
+    link.listen(lambda: None)
+    own = {*threading.enumerate()} - before
+    for number in range(300):
+        link.send("submit", number, [7] * 2000)
+    found = []
+    while len(found) < 300:
+        found += other.receive(waits=True)
+    assert [number for _, number, _ in found] == [*range(300)]
+    while link._n_outgoing:
+        time.sleep(0.001)
+    link.send("cancel", 5)
+    assert link._outgoing.empty(), "sent at once"
+    assert other.receive(waits=True) == [["cancel", 5]]
+    link.close()
+    link.send("cancel", 6)  # no error
+    other.close()
+    for thread in own:
+        thread.join(10)
+    assert len(own) == 2
+    assert not any(thread.is_alive() for thread in own)
+
+
 @pytest.mark.full
 def test_a_model_that_cannot_be_loaded_is_named(tmp_path):
     with pytest.raises(RuntimeError, match="nothing"):
@@ -153,12 +188,44 @@ def test_a_server_answers_as_with_a_local_engine(server, count, check):
     check(server, count)
 
 
+def is_alive(process):
+    """Return whether there is a process with this number that has not ended."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+LONG = {"model": "chat", "prompt": "the", "max_tokens": 400, "logit_bias": {"2": -100}, "temperature": 0}
+
+
+def ask_together(server, pool, count):
+    """Ask for long answers, half of them as streams, and return the futures of status and text when all of them run."""
+
+    def ask(number):
+        status, _, found = server.ask("/v1/completions", {**LONG, "stream": number % 2 == 0})
+        return status, found if isinstance(found, str) else json.dumps(found)
+
+    found = [pool.submit(ask, number) for number in range(count)]
+    until = time.monotonic() + 30
+    while server.metric("glassformer_running_rows") < count and time.monotonic() < until:
+        time.sleep(0.01)
+    return found
+
+
 @pytest.mark.full
 def test_another_process_starts_when_one_ends(server):
     body = {"model": "chat", "prompt": "the cat", "max_tokens": 8, "temperature": 0}
     expected = server.ask("/v1/completions", body)[2]["choices"]
     (child,) = children(server)
-    subprocess.run(["kill", f"-{signal.SIGKILL.value}", str(child)], check=True)
+    with ThreadPoolExecutor(8) as pool:
+        running = ask_together(server, pool, 8)
+        os.kill(child, signal.SIGKILL)
+        answers = [future.result(30) for future in running]
+    assert {status for status, _ in answers} <= {200, 500}
+    assert any('"error"' in found for _, found in answers)
+    assert all('"error"' in found for status, found in answers if status == 500)
+    assert server.ask("/v1/embeddings", {"model": "embedder", "input": "a"})[0] == 200, "other models are not affected"
     until = time.monotonic() + 120
     while True:
         status, _, found = server.ask("/v1/completions", body)
@@ -168,3 +235,27 @@ def test_another_process_starts_when_one_ends(server):
         assert time.monotonic() < until
         time.sleep(0.2)
     assert found["choices"] == expected
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_the_process_ends_with_its_server(model_paths, number):
+    server = Served(f"chat={model_paths['chat']}", "--engine-process", "on", "--quiet")
+    (child,) = children(server)
+    with ThreadPoolExecutor(6) as pool:
+        running = ask_together(server, pool, 6)
+        server.process.send_signal(number)
+        if number == signal.SIGTERM:
+            answers = [future.result(30) for future in running]
+            assert [status for status, _ in answers] == [200] * 6
+            assert not [found for _, found in answers if '"error"' in found]
+            assert server.process.wait(30) == 0
+        else:
+            for future in running:
+                with suppress(OSError, http.client.HTTPException):
+                    future.result(30)
+    until = time.monotonic() + 20
+    while is_alive(child):
+        assert time.monotonic() < until, "the engine's process has outlived its server"
+        time.sleep(0.05)
+    server.stop()

@@ -1,5 +1,6 @@
 import asyncio
 import re
+import threading
 
 import pytest
 
@@ -109,6 +110,54 @@ def test_a_request_waits_until_there_is_room(paths):
 
     asyncio.run(use())
     assert order == ["a", "b"]
+
+
+def test_a_client_that_leaves_does_not_let_a_model_be_loaded_twice(paths, monkeypatch):
+    loads, gate = [], threading.Event()
+    put = ModelShelf.put
+    monkeypatch.setattr(ModelShelf, "put", lambda *arguments: gate.wait(10) and put(*arguments))
+
+    async def use():
+        shelf = shelf_of(paths, loads)
+
+        async def lend():
+            async with shelf.lend("a") as model:
+                return model
+
+        first = asyncio.create_task(lend())
+        while not loads:
+            await asyncio.sleep(0.001)
+        first.cancel()
+        second = asyncio.create_task(lend())
+        await asyncio.sleep(0.05)
+        gate.set()
+        assert (await second).pipeline is not None
+        assert len(shelf._compute._lanes) == 1
+        assert not shelf.models["a"].n_users
+
+    asyncio.run(use())
+    assert loads == ["a"]
+
+
+def test_unloading_does_not_hold_up_the_event_loop(paths, monkeypatch):
+    threads = []
+    remove = ComputeThread.remove_lane
+
+    def note(self, lane):
+        threads.append(threading.current_thread())
+        remove(self, lane)
+
+    monkeypatch.setattr(ComputeThread, "remove_lane", note)
+
+    async def use():
+        shelf = shelf_of(paths, [], keep_loaded=1.5e-6)
+        for name in "ab":
+            async with shelf.lend(name):
+                pass
+
+    asyncio.run(use())
+    assert len(threads) == 1
+    assert threads[0] is not threading.main_thread()
 
 
 def test_two_requests_load_a_model_once(paths):

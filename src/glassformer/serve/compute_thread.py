@@ -8,6 +8,7 @@ one batch, so that many clients with one text each cost little more than one cli
 import asyncio
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
@@ -19,7 +20,7 @@ from weakref import WeakKeyDictionary
 
 from glassformer.decoding import GenerationConfig
 from glassformer.decoding.engine import Engine
-from glassformer.decoding.engine_request import EngineFullError, EngineRequest
+from glassformer.decoding.engine_request import EngineRequest
 from glassformer.serve.api_errors import ApiError
 from glassformer.serve.delivery_pace import DeliveryPace
 from glassformer.serve.engine_frames import EngineFaultError
@@ -30,6 +31,8 @@ from glassformer.serve.server_metrics import ServerMetrics
 _LOG = logging.getLogger(__name__)
 MAX_JOINED = 64
 """The most texts that are joined into one batch of a job."""
+RETRY_SECONDS = 10.0
+"""How long to wait before another attempt to make an engine, after one that failed."""
 
 
 @dataclass(eq=False)
@@ -41,6 +44,8 @@ class Lane:
     runs: list[EngineRun] = field(default_factory=list)
     requests: list[EngineRequest] = field(default_factory=list)
     """The requests of runs and others, until they are done."""
+    down_until: float | None = None
+    """When another engine is made, by the monotonic clock; None if there is one that works."""
 
     def __post_init__(self) -> None:
         self.engine = self.make_engine()
@@ -53,6 +58,8 @@ class Lane:
     @property
     def has_work(self) -> bool:
         """Whether there is something to compute or to report now. An engine in another process computes by itself."""
+        if self.down_until is not None:
+            return time.monotonic() >= self.down_until or any(run.is_done for run in self.runs)
         if isinstance(self.engine, RemoteEngine):
             return self.engine.has_news or any(run.is_done for run in self.runs)
         return self.is_busy
@@ -116,15 +123,18 @@ class ComputeThread(threading.Thread):
     ) -> list[EngineRequest]:
         """Submit prompts to the engine of a lane, with the options of `Engine.submit`: all of them, or none.
 
-        Raises ValueError for a prompt that the model cannot read, and EngineFullError if its queue is full.
+        Raises ValueError for a prompt that the model cannot read, EngineFullError if its queue is full, and an ApiError
+        with status 503 while there is no engine.
         """
         found: list[EngineRequest] = []
         try:
             for tokens in prompts:
-                found.append(lane.engine.submit(tokens, config, **options))
-                with self._wake:
+                with self._wake:  # no request may reach an engine that is being replaced: it would never be done
+                    if lane.down_until is not None:
+                        raise ApiError(503, "the model failed and is being prepared again: try again in a minute")
+                    found.append(lane.engine.submit(tokens, config, **options))
                     lane.requests.append(found[-1])
-        except (ValueError, EngineFullError):
+        except Exception:
             for request in found:
                 request.cancel()
             raise
@@ -167,33 +177,65 @@ class ComputeThread(threading.Thread):
                 while not self._has_work():
                     if self._is_closing and not any(lane.is_busy for lane in self._lanes):
                         return
-                    self._wake.wait()
+                    self._wake.wait(self._seconds_to_retry())
                 lanes = list(self._lanes)
             for lane in lanes:
                 if lane.has_work:
                     self._step(lane)
             self._run_jobs()
 
+    def _seconds_to_retry(self) -> float | None:
+        """Return how long it is until an engine is made again; None if none is down."""
+        times = [lane.down_until for lane in self._lanes if lane.down_until is not None]
+        return min(RETRY_SECONDS, max(0.0, min(times) - time.monotonic())) if times else None
+
     def _has_work(self) -> bool:
         return bool(self._jobs) or any(lane.has_work for lane in self._lanes)
 
     def _step(self, lane: Lane) -> None:
-        try:
-            if not isinstance(lane.engine, RemoteEngine):  # which notes its steps itself
-                self.metrics.note_step(lane.engine.n_rows)
-            lane.engine.step()
-        except Exception as error:
-            _LOG.exception("a step failed")
-            self._replace_engine(lane, error)
+        if lane.down_until is not None:
+            self._make_engine(lane)
+        else:
+            try:
+                if not isinstance(lane.engine, RemoteEngine):  # which notes its steps itself
+                    self.metrics.note_step(lane.engine.n_rows)
+                lane.engine.step()
+            except Exception as error:
+                _LOG.exception("a step failed")
+                self._replace_engine(lane, error)
         self._report(lane)
 
     def _replace_engine(self, lane: Lane, error: Exception) -> None:
         """Fail every request of an engine whose step failed, and continue with a new engine."""
-        for request in [request for request in lane.requests if not request.is_done]:
+        with self._wake:
+            lane.down_until = time.monotonic()
+            lost = [request for request in lane.requests if not request.is_done]
+        for request in lost:
             request.fail(EngineFaultError(str(error)))
+        self._report(lane)  # before a new engine is made, which may take long
         with suppress(Exception):
             lane.engine.close()
-        lane.engine = lane.make_engine()
+        self._make_engine(lane)
+
+    def _make_engine(self, lane: Lane) -> None:
+        """Make another engine if it is time for that, and none if the thread is about to end."""
+        assert lane.down_until is not None
+        if self._is_closing:
+            lane.down_until = float("inf")
+        if time.monotonic() < lane.down_until:
+            return
+        try:
+            engine = lane.make_engine()
+        except Exception:
+            _LOG.exception("no engine could be made; the next attempt is in %g s", RETRY_SECONDS)
+            lane.down_until = time.monotonic() + RETRY_SECONDS
+            return
+        with self._wake:
+            is_wanted = lane in self._lanes  # else the model was unloaded in the meantime
+            if is_wanted:
+                lane.engine, lane.down_until = engine, None
+        if not is_wanted:
+            engine.close()
 
     def _report(self, lane: Lane) -> None:
         """Hand what was written to the event loops of the runs, with one call for each loop.

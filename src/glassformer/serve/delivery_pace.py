@@ -9,8 +9,12 @@ import asyncio
 import time
 from collections.abc import Callable
 
-REST = 4.0
-"""The loop rests this many times as long as a delivery took, so deliveries take at most a fifth of the time."""
+REST = 9.0
+"""The loop rests this many times as long as a delivery took, so deliveries take at most a tenth of the time. With 64
+clients that is an event about every 50 ms for each; the rest of the time is for new requests."""
+MAX_REST = 0.05
+"""The longest rest in seconds. The time of a delivery includes requests that the loop reads in between, and after 64 of
+them the clients would wait for half a second."""
 
 
 class DeliveryPace:
@@ -44,4 +48,4 @@ class DeliveryPace:
 
     def _finish(self, began: float) -> None:
         now = self._clock()
-        self._due = now + REST * (now - began)
+        self._due = now + min(MAX_REST, REST * (now - began))

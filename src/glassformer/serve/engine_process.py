@@ -13,7 +13,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -92,8 +92,8 @@ class EngineLoop:
         self.engine = make_engine()
         self._told: dict[int, _Told] = {}
         self._grammars = ThreadPoolExecutor(1, thread_name_prefix="grammars")
-        self._n_grammars = 0
-        """How many grammars are being read. Their requests join afterwards."""
+        self._constrained: list[tuple[EngineRequest, Future[Any]]] = []
+        """Requests whose grammars are being read in another thread. They join afterwards."""
         self._n_steps, self._due = 0, 0.0
 
     def run(self) -> None:
@@ -101,10 +101,11 @@ class EngineLoop:
         try:
             with inference(self.engine.model), suppress(EOFError, OSError):
                 while True:
-                    self._take(waits=self.engine.is_idle and not self._n_grammars)
+                    self._take(waits=self.engine.is_idle and not self._constrained)
+                    self._join_constrained()
                     if not self.engine.is_idle:
                         self._step()
-                    elif self._n_grammars:
+                    elif self._constrained:
                         time.sleep(0.001)
                     self._report()
         finally:
@@ -126,19 +127,20 @@ class EngineLoop:
         if format is None:
             self.engine.enqueue([request])
         else:  # reading a grammar takes milliseconds, and the first one a second
-            self._n_grammars += 1
-            self._grammars.submit(self._read_grammar, request, format)
+            self._constrained.append((request, self._grammars.submit(self._make_constraint, format)))
 
-    def _read_grammar(self, request: EngineRequest, format: Any) -> None:
-        try:
-            request.make_constraint = self._make_constraint(format)
-            self.engine.enqueue([request])
+    def _join_constrained(self) -> None:
+        """Queue the requests whose grammars have been read."""
+        for request, grammar in [pair for pair in self._constrained if pair[1].done()]:
+            self._constrained.remove((request, grammar))
+            try:
+                request.make_constraint = grammar.result()
+            except Exception as error:
+                request.fail(error)
             if request.is_canceled:
-                request.cancel()
-        except Exception as error:
-            request.fail(error)
-        finally:
-            self._n_grammars -= 1
+                request.done.set()
+            elif not request.is_done:  # a step may have failed, and with it every request
+                self.engine.enqueue([request])
 
     def _step(self) -> None:
         try:

@@ -24,7 +24,15 @@ from glassformer.decoding import Engine, EngineRequest
 from glassformer.decoding.open_batch import GeneratedText, generated_text_of, sequences_of
 from glassformer.decoding.step_loop import SequenceState
 from glassformer.serve.api_errors import ApiError
-from glassformer.serve.engine_frames import EngineFaultError, FrameSocket, RequestNews, RowNews, as_error, decode_news
+from glassformer.serve.engine_frames import (
+    EngineFaultError,
+    FrameSocket,
+    RequestNews,
+    RowNews,
+    as_error,
+    decode_news,
+    encode_frame,
+)
 
 _START = "from glassformer.serve.engine_process import main; main()"
 END_SECONDS = 10.0
@@ -61,11 +69,17 @@ def start_engine(path: Path, load: Mapping[str, Any], sizes: Mapping[str, Any]) 
 
 
 class EngineLink:
-    """The socket to the process of an engine. Frames are sent and received in separate threads."""
+    """The socket to the process of an engine. Frames are received in a separate thread.
+
+    Frames are sent at once. What the process does not take at once, another thread sends: the caller never waits.
+    """
 
     def __init__(self, frames: FrameSocket, process: "subprocess.Popen[bytes] | None" = None):
         self.frames, self._process = frames, process
-        self._outgoing: queue.SimpleQueue[list[Any] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._n_outgoing = 0
+        """How many frames are in the queue or being sent by the thread. No other one may overtake them."""
         self.arrived: deque[Any] = deque()
         """The frames that have arrived. They are taken from the left."""
         self.has_ended = False
@@ -76,8 +90,14 @@ class EngineLink:
             threading.Thread(target=target, name=f"engine {name}", daemon=True).start()
 
     def send(self, *frame: Any) -> None:
-        """Send a frame soon. It does not wait."""
-        self._outgoing.put(list(frame))
+        """Send a frame, without waiting: what the process does not take at once, the thread sends."""
+        data = encode_frame(frame)
+        with self._lock, suppress(OSError):  # the process has ended, which the receiving thread reports
+            if not self._n_outgoing:
+                data = self.frames.try_send(data)
+            if data:
+                self._n_outgoing += 1
+                self._outgoing.put(data)
 
     def close(self) -> None:
         """End the process, and wait for its end."""
@@ -92,13 +112,11 @@ class EngineLink:
             self._process.wait()
 
     def _send(self) -> None:
-        with suppress(OSError):  # the process has ended, which the receiving thread reports
-            while (frame := self._outgoing.get()) is not None:
-                frames = [frame]
-                with suppress(queue.Empty):
-                    while (frame := self._outgoing.get_nowait()) is not None:
-                        frames.append(frame)
-                self.frames.send(*frames)
+        with suppress(OSError):  # the process has ended, as in `send`
+            while (data := self._outgoing.get()) is not None:
+                self.frames.send_bytes(data)
+                with self._lock:
+                    self._n_outgoing -= 1
 
     def _receive(self, on_news: Callable[[], None]) -> None:
         with suppress(EOFError, OSError):

@@ -122,6 +122,8 @@ class ModelShelf:
         self._budget = batch.keep_loaded * GIGABYTE
         self._changed = asyncio.Condition()
         self._is_loading = False
+        self._unloaded: list[Lane] = []
+        """The engines of unloaded models, which end before the next model is loaded."""
         for model in self.models.values():
             if self._budget and model.size > self._budget:
                 raise ValueError(
@@ -167,7 +169,13 @@ class ModelShelf:
             if model.pipeline is not None:
                 return
             self._is_loading = True
+            self._loading = asyncio.create_task(self._load_model(model))
+        # Loading continues if the client leaves. Otherwise the next client would load the model a second time.
+        await asyncio.shield(self._loading)
+
+    async def _load_model(self, model: ServedModel) -> None:
         try:
+            await asyncio.to_thread(self._end_unloaded)  # the process of an engine may take a second to end
             pipeline = await asyncio.to_thread(self._load, model.path)
             await asyncio.to_thread(self.put, model, pipeline)
         finally:
@@ -214,9 +222,13 @@ class ModelShelf:
                 self._unload(model)
         return wanted.size + sum(one.size for one in loaded if one.pipeline is not None) <= self._budget
 
+    def _end_unloaded(self) -> None:
+        while self._unloaded:
+            self._compute.remove_lane(self._unloaded.pop())
+
     def _unload(self, model: ServedModel) -> None:
         if model.lane is not None:
-            self._compute.remove_lane(model.lane)
+            self._unloaded.append(model.lane)
         model.pipeline = model.lane = model.token_bytes = model.grammar_tokenizer = None
         _LOG.info("unloaded %s", model.name)
 
