@@ -1,6 +1,7 @@
 """Load a model folder or file, trained here or pretrained, as a pipeline."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -165,13 +166,18 @@ def _load(path: Path, read_model: ModelLoader, allow_pickle: bool) -> Loaded:
     if isinstance(model, DecoderModel):
         return Generator(model, tokenizer)
     assert isinstance(model, EncoderDecoderModel)
-    return _text_to_text(path, model, tokenizer, {**origin, **_generation_settings(base)})
+    return _text_to_text(path, model, tokenizer, origin, base)
 
 
 def _text_to_text(
-    path: Path, model: EncoderDecoderModel, tokenizer: PretrainedTokenizer, settings: Mapping[str, object]
+    path: Path, model: EncoderDecoderModel, tokenizer: PretrainedTokenizer, origin: Mapping[str, Any], base: Path
 ) -> TextToText:
-    """Return the pipeline of a pretrained encoder-decoder. `settings` are HF's config and generation config."""
+    """Return the pipeline of a pretrained encoder-decoder.
+
+    `origin` is HF's config, and `base` the folder of the model, or of the base model of an adapter.
+    """
+    search_settings = _generation_settings(base)
+    settings = {**origin, **search_settings}
     begin, languages = read_int(settings, "decoder_start_token_id", default=-1), read_layout(tokenizer)
     if languages is not None and not languages.is_before and settings.get("model_type") == "mbart":
         begin = begin if begin in languages.codes.values() else -1  # mBART begins a text with its language
@@ -180,22 +186,38 @@ def _text_to_text(
             f"{path} does not say which token its texts begin with: expected decoder_start_token_id in "
             f"config.json, an id below {model.config.vocab_size}"
         )
-    beams, longest = read_int(settings, "num_beams", default=4), read_int(settings, "max_length", default=512)
-    check_cost(path, beams, longest)
-    stops = settings.get("early_stopping")
     target = PretrainedTokenizer.from_folder(path, target=True)
-    pad, forced = target.pad, read_int(settings, "forced_bos_token_id", default=-1)
-    search = GenerationConfig(
+    # As in HF, a generation_config.json replaces the search settings of config.json.
+    search = _read_search(base, search_settings or origin, target)
+    forced = read_int(settings, "forced_bos_token_id", default=-1)
+    if 0 <= forced < model.config.vocab_size:
+        search = replace(search, prefix=(forced,))
+    return TextToText(model, tokenizer, target, begin=begin, generation=search, languages=languages)
+
+
+def _read_search(path: Path, settings: Mapping[str, Any], target: PretrainedTokenizer) -> GenerationConfig:
+    """Return the search that HF's `generate` makes with the settings of a folder, but with 4 beams by default.
+
+    HF counts the start token in max_length and min_length, but not in max_new_tokens and min_new_tokens, which replace
+    them.
+    """
+    beams = read_int(settings, "num_beams", default=4)
+    most, least = read_int(settings, "max_length", default=512), read_int(settings, "min_length", default=0)
+    longest = read_int(settings, "max_new_tokens", default=most - (most > 1))
+    shortest = read_int(settings, "min_new_tokens", default=least - 1)
+    check_cost(path, beams, longest)
+    stops, pad = settings.get("early_stopping"), target.pad
+    return GenerationConfig(
         num_beams=beams,
-        max_new_tokens=max(longest - 1, 1),  # HF counts the start token
+        max_new_tokens=longest,
+        min_new_tokens=min(max(shortest, 0), longest),
         length_penalty=read_float(settings, "length_penalty", default=1.0),
         no_repeat_ngram_size=read_int(settings, "no_repeat_ngram_size", default=0),
+        repetition_penalty=read_float(settings, "repetition_penalty", default=1.0),
         early_stopping="never" if stops == "never" else read_bool(settings, "early_stopping", default=False),
         # Marian has a logit for padding, which must never be generated.
         suppress_tokens=() if pad is None or pad == target.end else (pad,),
-        prefix=(forced,) if 0 <= forced < model.config.vocab_size else (),
     )
-    return TextToText(model, tokenizer, target, begin=begin, generation=search, languages=languages)
 
 
 def _generation_settings(path: Path) -> dict[str, object]:

@@ -120,7 +120,7 @@ def choose_for_fine_tuning(
     """Return the options for fine-tuning a trained model, by dotted name; given values replace chosen ones.
 
     `is_pretrained` says that Glassformer did not train the model, which then gets a small learning rate. `longest` is
-    the most tokens that it can read; None is no limit.
+    the most tokens that it can read; None is no limit. A language model of Glassformer keeps it as its context.
     """
     values: dict[str, Any] = {"train.optimizer": "adamw", "train.schedule": "linear", "train.weight_decay": 0.01}
     values["train.warmup"] = WARMUP
@@ -128,6 +128,8 @@ def choose_for_fine_tuning(
         values["train.lr"] = 5e-4 if given.get("train.lora_rank") else 5e-5
         if "context" in {field.name for field in fields(kind)}:
             values["context"] = min(FINE_TUNING_CONTEXT, longest or FINE_TUNING_CONTEXT)
+    elif longest is not None and "context" in {field.name for field in fields(kind)}:
+        values["context"] = longest
     minutes = default_minutes(kind, given)
     if minutes:
         values["train.minutes"] = minutes
