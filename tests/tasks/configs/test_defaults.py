@@ -95,6 +95,12 @@ def test_values_that_depend_on_a_given_width_follow_it():
     assert (chosen["model.d_ff"], chosen["model.n_heads"], chosen["model.init_std"]) == (960, 10, 0.0559)
 
 
+def test_a_gated_layer_is_narrower_because_it_has_three_matrices():
+    plain, gated = (chosen_for(MULTI30K, 100.0, given={"model.gated": gated}) for gated in (False, True))
+    assert plain["model.d_ff"] == 3 * plain["model.d_model"]
+    assert gated["model.d_ff"] == 2 * gated["model.d_model"]
+
+
 def test_more_time_never_gives_a_smaller_model():
     widths, sizes = [], []
     for seconds in (5, 50, 100, 300, 900, 3_000, 10_000, 10**6, 10**8):

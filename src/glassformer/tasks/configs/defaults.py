@@ -211,12 +211,13 @@ def _architecture(model: ModelConfig, given: Mapping[str, Any], corpus: CorpusSi
     """Return width and depth of an encoder-decoder, with heads, feed-forward size and initialization for the width."""
     width = given.get("model.d_model") or _width(scale, corpus)
     depth = _growth(scale, PAIR_DEPTHS)
+    is_gated = given.get("model.gated", model.gated)
     return {
         "model.d_model": width,
         "model.n_encoder_layers": depth,
         "model.n_decoder_layers": depth,
         "model.n_heads": _heads(width),
-        "model.d_ff": (2 if model.gated else 3) * width,
+        "model.d_ff": (2 if is_gated else 3) * width,
         "model.init": "normal",
         "model.init_std": round(width**-0.5, 4),
     }
