@@ -1,6 +1,10 @@
 """Starting several processes. `tests/training/test_many_devices.py` starts the command for real."""
 
+import logging
+
 import pytest
+from torch.distributed.elastic.agent.server import api as agent
+from torch.distributed.elastic.multiprocessing import api as processes
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.launcher import api
 
@@ -35,6 +39,13 @@ def test_the_exit_code_is_that_of_the_first_failure(launched, ended, code, capsy
     assert launched["arguments"] == ("-m", "glassformer", "train", "language")
     assert (launched["config"].nproc_per_node, launched["config"].max_restarts) == (2, 3)
     assert ("process 1 of 2 was ended by signal 9" in capsys.readouterr().err) == (ended == -9)
+
+
+def test_the_launcher_reports_nothing_that_the_processes_report(launched):
+    with pytest.raises(SystemExit):
+        launch(["train", "language"], 2, 0)
+    for module in (agent, processes):
+        assert not module.logger.isEnabledFor(logging.ERROR)
 
 
 def test_a_launcher_is_known_by_its_environment(monkeypatch):

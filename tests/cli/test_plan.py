@@ -1,14 +1,17 @@
 """`glassformer plan`."""
 
 import json
+import re
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+import transformers
 
 from glassformer.cli.flag_parser import UsageError
 from glassformer.cli.plan import MachineOptions, plan, read_config
 from glassformer.models import preset
+from glassformer.models.costs import count_parameters
 
 MEASURED = Path(__file__).parents[2] / "benchmarks" / "measured_runs.json"
 
@@ -19,7 +22,21 @@ def test_a_plan_recommends_a_layout_and_lists_assumptions(capsys):
     assert "recommended: --parallel" in text
     assert "64 x H200 in 8 machines" in text
     assert "tokens/s" in text
+    layouts = [line.split()[0] for line in text.splitlines() if line.startswith(("data=", "shard="))]
+    assert len(layouts) == len(set(layouts)) == 5, "each layout once"
+    assert "--max-tokens 1048576" in text
+    assert "cannot validate" not in text
     assert "Assumptions:\n- bf16" in text
+
+
+def test_the_example_of_the_documentation_is_what_the_command_prints(capsys):
+    plan("gpt-j", tokens=1e12, batch_tokens=4194304, machine=MachineOptions(devices=1024))
+    printed = capsys.readouterr().out.splitlines()
+    text = (Path(__file__).parents[2] / "docs" / "data-at-scale.md").read_text(encoding="utf-8")
+    shown = text.partition("$ glassformer plan gpt-j --devices 1024 --batch-tokens 4194304 --tokens 1e12\n")[2]
+    lines = shown.partition("```")[0].splitlines()
+    assert len(lines) == 5
+    assert [line for line in printed if line in lines] == lines
 
 
 def test_a_plan_is_json(capsys):
@@ -37,6 +54,33 @@ def test_predictions_are_compared_with_measured_runs(capsys):
     assert "GPT-2 124M" in text
 
 
+@pytest.mark.parametrize("text", ["{}", '{"runs": [{"name": "x"}]}', '{"runs": 3}'])
+def test_a_file_of_other_values_is_refused(tmp_path, text):
+    (tmp_path / "runs.json").write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=r"runs.json holds a value that cannot be used"):
+        plan(check=tmp_path / "runs.json")
+
+
+def test_a_model_that_no_gpu_can_hold_whole_is_named(tmp_path, capsys):
+    large = preset("llama", n_decoder_layers=80, d_model=8192, n_heads=64, n_kv_heads=8, d_ff=28672)
+    (tmp_path / "config.json").write_text(json.dumps({"model": asdict(large)}), encoding="utf-8")
+    plan(str(tmp_path), batch_tokens=1 << 22, machine=MachineOptions(devices=1024))
+    text = capsys.readouterr().out
+    assert re.search(r"cannot validate this model: .* in \d{3} GB of 141\n", text)
+    plan(str(tmp_path), batch_tokens=1 << 22, machine=MachineOptions(devices=1024), json=True)
+    assert "cannot validate" in json.loads(capsys.readouterr().out)["notes"][0]
+
+
+def test_a_config_of_hugging_face_is_read(tmp_path):
+    sizes = {"vocab_size": 320, "hidden_size": 64, "intermediate_size": 128, "max_position_embeddings": 128}
+    layers = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embeddings": False}
+    values = {"model_type": "llama", "hidden_act": "silu", "rms_norm_eps": 1e-5, **sizes, **layers}
+    (tmp_path / "config.json").write_text(json.dumps(values), encoding="utf-8")
+    found = read_config(str(tmp_path))
+    assert (found.kind, found.d_model, found.kv_heads, found.n_decoder_layers) == ("decoder", 64, 2, 2)
+    assert count_parameters(found) == transformers.LlamaForCausalLM(transformers.LlamaConfig(**values)).num_parameters()
+
+
 def test_a_config_is_a_preset_a_file_or_a_folder(tmp_path):
     config = preset("tiny-llama")
     (tmp_path / "config.json").write_text(json.dumps({"model": asdict(config)}), encoding="utf-8")
@@ -46,7 +90,7 @@ def test_a_config_is_a_preset_a_file_or_a_folder(tmp_path):
     with pytest.raises(ValueError, match=r"lama is no preset, model folder or config.json: did you mean"):
         read_config("lama")
     (tmp_path / "config.json").write_text('{"width": 3}', encoding="utf-8")
-    with pytest.raises(ValueError, match=r"config.json is not a config of Glassformer"):
+    with pytest.raises(ValueError, match=r"config.json is not a config of Glassformer or Hugging Face: ModelConfig"):
         read_config(str(tmp_path))
 
 

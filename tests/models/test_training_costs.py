@@ -15,6 +15,7 @@ from glassformer.models.training_costs import (
     step_flops,
     step_memory,
     step_seconds,
+    validation_bytes,
 )
 
 RUNS = json.loads((Path(__file__).parents[2] / "benchmarks" / "measured_runs.json").read_text(encoding="utf-8"))["runs"]
@@ -68,3 +69,16 @@ def test_states_are_counted_once_for_plans_and_for_the_estimate_of_a_run():
     n_parameters = count_parameters(config)
     memory = step_memory(config, StepShape(1, 0, 8), keeps_gradients=True)
     assert memory.states == state_bytes(n_parameters, copy=2 * n_parameters)
+
+
+def test_sharded_layers_are_whole_one_after_the_other_and_embeddings_always():
+    config = preset("tiny-llama", d_model=64, n_decoder_layers=4, vocab_size=1000, tie="none")
+    tables, inner = 2 * 64 * 1000 + 64, count_parameters(config) - 2 * 64 * 1000 - 64
+    copied = tables + 2 * inner / 4
+    found = step_memory(config, StepShape(1, 0, 8), shard=1000)
+    assert found.states == pytest.approx(2 * copied, rel=0.01)
+    assert found.gradients == pytest.approx(2 * copied, rel=0.01)
+
+
+def test_a_validation_needs_the_whole_model_beside_the_own_states():
+    assert validation_bytes(1000, 10) == 4 * 1000 + (4 + 8) * 10

@@ -176,6 +176,48 @@ def test_one_long_text_is_read_in_pieces_without_an_end_between_them(tmp_path):
     assert END not in stream.read(0, len(stream))
 
 
+@pytest.mark.parametrize("mix", ["news=0.7,web=0.3", ""])
+@pytest.mark.parametrize("n_lines", [100, 2000])
+def test_the_ends_of_texts_are_held_out_if_no_text_can_be(tmp_path, mix, n_lines):
+    """Each text is the only one of its share of the mix, or is larger than a unit."""
+    texts = {name: "".join(f"{name} {n}\n" for n in range(n_lines)) for name in ("news", "web")}
+    for name, text in texts.items():
+        (tmp_path / f"{name}.txt").write_text(text, encoding="utf-8")
+    given = {"data.data": [tmp_path / f"{name}.txt" for name in texts], "data.mix": mix, "model.vocab_size": 300}
+    config = make_config(LanguageConfig, given)
+    corpus = prepare_corpus("language", config, tmp_path / "out", processes=1)
+    stream, valid = corpus.stream(), [one.text for one in corpus.valid_examples(config.data)]
+    learned = corpus.tokenizer().decode([one for one in stream.read(0, len(stream)).tolist() if one != END])
+    if mix or n_lines == 2000:
+        assert stream.n_documents == corpus.size.examples == len(valid) == 2
+        for name, end in zip(texts, valid, strict=True):
+            assert texts[name].endswith(end)
+            assert texts[name].removesuffix(end) in learned
+            assert len(end) < 0.2 * len(texts[name])
+    else:
+        assert {learned, *valid} == set(texts.values()), "one of two short texts is held out"
+
+
+def test_a_share_of_a_mix_that_is_held_out_whole_is_refused(tmp_path):
+    for name in ("news", "web"):
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps({"text": f"{name} again"}) + "\n", encoding="utf-8")
+    files = [tmp_path / f"{name}.jsonl" for name in ("news", "web")]
+    given = {"data.data": files, "data.mix": "news=0.7,web=0.3", "model.vocab_size": 300}
+    with pytest.raises(ValueError, match=r"all texts of (news|web) are held out for validation: expected more"):
+        prepare_corpus("language", make_config(LanguageConfig, given), tmp_path / "out", processes=1)
+
+
+def test_a_preparation_that_cannot_be_planned_leaves_no_folder(tmp_path):
+    (tmp_path / "a.txt").write_text("one\ntwo\n", encoding="utf-8")
+    given = {"data.data": [tmp_path / "a.txt"], "data.mix": "b=1", "model.vocab_size": 300}
+    for folder in ("new", "there"):
+        (tmp_path / "there").mkdir(exist_ok=True)
+        with pytest.raises(ValueError, match="belongs to none of them"):
+            prepare_corpus("language", make_config(LanguageConfig, given), tmp_path / folder, processes=1)
+    assert not (tmp_path / "new").exists()
+    assert (tmp_path / "there").is_dir(), "the user's own folder stays"
+
+
 def test_documents_are_separated_and_some_are_held_out(tmp_path):
     records = [json.dumps({"text": f"document {n} " * 5}) for n in range(200)]
     (tmp_path / "a.jsonl").write_text("\n".join(records), encoding="utf-8")

@@ -43,6 +43,8 @@ def test_a_changed_file_is_an_error(folder):
 def test_another_folder_or_format_is_an_error(folder, tmp_path):
     with pytest.raises(CorruptFolderError, match=r"prepared.json is missing"):
         TokenizedCorpus(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"--prepared .*other: no such folder: expected one that"):
+        TokenizedCorpus(tmp_path / "other")
     about = json.loads((folder / "prepared.json").read_text(encoding="utf-8"))
     (folder / "prepared.json").write_text(json.dumps({**about, "format": 99}), encoding="utf-8")
     with pytest.raises(CorruptFolderError, match="has format 99, expected 1"):

@@ -170,7 +170,7 @@ def test_a_failing_pilot_restores_the_trainer(tmp_path):
 @pytest.mark.parametrize(("accumulate", "gradients"), [(1, 0), (3, 4 * 8 * 16)])
 def test_estimated_memory_equals_a_hand_calculation(tmp_path, monkeypatch, accumulate, gradients):
     """The largest batch has 5 rows. Autograd keeps the product's input, relu's output and two gradients of its size."""
-    monkeypatch.setattr(module, "peak_resident", lambda: None)  # do not count other memory of the process
+    monkeypatch.setattr(resident, "peak_resident", lambda: None)  # do not count other memory of the process
     model = nn.Sequential(nn.Linear(8, 16, bias=False), nn.ReLU())
     trainer = row_trainer(model, tmp_path, replace(CONFIG, updates=9, accumulate=accumulate))
     estimate = estimate_run(trainer, flops_of=lambda batch: len(batch.values))
@@ -183,10 +183,10 @@ def test_estimated_memory_equals_a_hand_calculation(tmp_path, monkeypatch, accum
 def test_memory_covers_the_largest_validation(tmp_path, monkeypatch):
     """With a fake system: each number is one reading of the peak memory of the process."""
     now = [1000]
-    monkeypatch.setattr(module, "give_back_freed", lambda: None)
-    monkeypatch.setattr(module, "forget_peak", lambda: None)
-    monkeypatch.setattr(module, "peak_resident", lambda: now[0])
-    monkeypatch.setattr(module, "resident", lambda: 1000)
+    monkeypatch.setattr(resident, "give_back_freed", lambda: None)
+    monkeypatch.setattr(resident, "forget_peak", lambda: None)
+    monkeypatch.setattr(resident, "peak_resident", lambda: now[0])
+    monkeypatch.setattr(resident, "resident", lambda: 1000)
     trainer = row_trainer(nn.Linear(8, 16, bias=False), tmp_path)
     parts = 8 * 16 * (4 + 8 + 4)
     before = estimate_run(trainer, lambda batch: 1, lambda: None)
@@ -218,7 +218,7 @@ def test_saved_tensors_count_once_and_weights_do_not_count_as_activations(tmp_pa
 
 def test_gradients_dominate_the_memory_if_activations_are_small(tmp_path, monkeypatch):
     """All gradients exist only after the activations were freed."""
-    monkeypatch.setattr(module, "peak_resident", lambda: None)
+    monkeypatch.setattr(resident, "peak_resident", lambda: None)
     trainer = row_trainer(nn.Linear(8, 1000, bias=False), tmp_path)
     estimate = estimate_run(trainer, flops_of=lambda batch: len(batch.values))
     assert estimate.memory_bytes == 8 * 1000 * 16
@@ -383,7 +383,7 @@ def test_resident_growth_includes_reused_freed_memory(system_forgets):
     blocks = [bytearray(64_000) for _ in range(2000)]
     last = blocks.pop()  # this block, the topmost, keeps the C library from returning the freed ones to the system
     blocks.clear()
-    growth = module.ResidentGrowth()
+    growth = resident.ResidentGrowth()
     newer = bytearray(100_000_000)
     del newer, last
     assert growth.peak() == pytest.approx(100e6, abs=30e6)
@@ -408,7 +408,8 @@ from glassformer.models import EncoderDecoderModel
 from glassformer.tasks.configs.small_models import small_encoder_decoder
 from glassformer.tasks.seq2seq_task import pair_flops, pair_loss
 from glassformer.training.train_config import TrainConfig
-from glassformer.training.estimate import ResidentGrowth, estimate_run
+from glassformer.training.estimate import estimate_run
+from glassformer.training.resident_memory import ResidentGrowth
 from glassformer.training.trainer import Trainer
 
 class Batches:

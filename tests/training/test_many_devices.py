@@ -94,12 +94,16 @@ def test_a_killed_process_costs_at_most_one_interval(data, undisturbed, tmp_path
     assert run.returncode == 0, errors
     made, losses = log_of(out)
     restart = next((n for n in range(1, len(made)) if made[n] <= made[n - 1]), None)
+    lost = 0
     if restart is not None:
-        assert made[restart - 1] - made[restart] < SAVE_EVERY
+        lost = made[restart - 1] - made[restart] + 1
+        assert lost <= SAVE_EVERY
         assert restart >= killed_after
     _, expected = log_of(undisturbed)
     assert losses.keys() == expected.keys()
-    assert max(abs(losses[n] / expected[n] - 1) for n in losses) < 1e-5
+    largest = max(abs(losses[n] / expected[n] - 1) for n in losses)
+    print(f"{' '.join(options)}: {lost} updates lost, largest difference of a loss {largest:.1e}")
+    assert largest < 1e-5
     found, scores = validations_of(out), validations_of(undisturbed)
     assert found.keys() == scores.keys()
     for update, values in found.items():
@@ -149,7 +153,9 @@ def test_a_run_resumes_with_any_number_of_processes(tmp_path):
     for number, updates, layout in steps:
         (part,) = run_cases(tmp_path / f"{number}", [case(tmp_path / "b", updates, layout)], number)
         losses += part["losses"]
-    assert difference(whole, {**part, "losses": losses}) < 1e-9
+    found = difference(whole, {**part, "losses": losses})
+    print(f"4 -> 2 -> 1 -> 3 processes: largest difference {found:.1e}")
+    assert found < 1e-9
 
 
 def test_a_run_is_stopped_by_a_signal_and_resumes_in_one_process(data, undisturbed, tmp_path):

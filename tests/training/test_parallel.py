@@ -4,6 +4,7 @@ The processes start once for many cases. `parallel_program.py` is the program th
 """
 
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -15,11 +16,15 @@ from glassformer.data.batching.noised_batches import MaskedBatch
 from glassformer.data.batching.packed_windows import PackedBatch
 from glassformer.data.batching.preference_batches import PreferenceBatch
 from glassformer.models import build_model, preset
-from glassformer.training.parallel import Layout, Parallel, read_layout, split_layers
+from glassformer.training import resident_memory
+from glassformer.training.estimate import estimate_run
+from glassformer.training.parallel import Layout, Parallel, check_whole_fits, read_layout, split_layers
 from glassformer.training.processes import Processes, SharedError, joined
+from glassformer.training.sharded_tensors import whole_tensor
 from glassformer.training.train_config import TrainConfig
+from glassformer.training.trainer import Trainer
 from training.launched import difference, run_cases
-from training.parallel_program import Batches, build, train
+from training.parallel_program import CONFIG, Batches, build, loss_of, train
 
 TASKS = ("translation", "language", "classification")
 HALF, WHOLE = 4, 8
@@ -218,6 +223,7 @@ def test_a_layout_fills_up_with_data():
     [
         ("data=2,shard=2", 2, "layout of 4 processes, but 2 were started: expected sizes that multiply to 2"),
         ("tensor=3", 4, "layout of 3 processes, but 4"),
+        ("tensor=2", 1, "but 1 was started: expected sizes that multiply to 1, or 2 processes (torchrun"),
         ("pipeline=2", 2, "--parallel pipeline=2: expected sizes of data, shard, tensor"),
         ("data=0", 2, "--parallel data=0: expected"),
         ("data=2,data=1", 2, "each once"),
@@ -257,6 +263,41 @@ def test_layers_that_cannot_be_split_are_named(shape, size, message):
     model = build("translation", **shape)
     with pytest.raises(SharedError, match=re.escape(message)):
         split_layers(model, SimpleNamespace(size=lambda: size))
+
+
+def test_a_model_that_no_device_can_validate_is_refused():
+    model = build("language")
+    size = 4 * model.n_parameters()
+    check_whole_fits(model, size)
+    with pytest.raises(SharedError, match="the model has 0 GB in float32: expected at most 0 GB"):
+        check_whole_fits(model, size - 1)
+
+
+def test_the_estimate_of_a_sharded_run_changes_nothing_and_counts_the_validated_model(tmp_path, monkeypatch):
+    """A validation holds the whole model, beside the weights, gradients and moments of this process."""
+    monkeypatch.setattr(resident_memory, "peak_resident", lambda: None)  # do not count other memory of the process
+    config = replace(CONFIG, parallel="shard=1", accumulate=2)
+    with joined("cpu", is_needed=True) as processes:
+        model = build("language")
+        make_loss = loss_of("language", config)
+        trainer = Trainer(
+            model=model,
+            config=config,
+            batches=Batches("language"),
+            loss=make_loss(model),
+            loss_of=make_loss,
+            evaluate=dict,
+            folder=tmp_path,
+            parallel=Parallel(config, processes),
+        )
+        before = {name: whole_tensor(one.data).clone() for name, one in trainer.model.named_parameters()}
+        found = estimate_run(trainer, lambda batch: len(batch.tokens))
+        assert all(torch.equal(whole_tensor(one.data), before[name]) for name, one in trainer.model.named_parameters())
+        assert not trainer.optimizer.state
+    n_parameters = sum(one.numel() for one in before.values())
+    assert found.parameters == n_parameters
+    assert found.memory_bytes == (4 + 4 + 4 + 8) * n_parameters
+    assert found.flops == sum(Batches("language").n_rows(number) for number in range(2 * config.updates))
 
 
 def test_experts_are_not_split():

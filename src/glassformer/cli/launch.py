@@ -27,7 +27,9 @@ def launch(arguments: list[str], n_processes: int, max_restarts: int) -> NoRetur
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the processes report their own errors
+    for name in list(logging.root.manager.loggerDict):  # each has its level
+        if name.startswith("torch.distributed.elastic"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)  # the processes report their own errors
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // n_processes)))
     config = LaunchConfig(
         min_nodes=1,

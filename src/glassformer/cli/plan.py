@@ -1,4 +1,4 @@
-"""`glassformer plan`: predict memory, speed and duration of a training run on many GPUs. Imports no torch."""
+"""`glassformer plan`: predict memory, speed and duration of a training run on many GPUs. Only HF configs need torch."""
 
 import json as json_module
 from dataclasses import dataclass, replace
@@ -10,7 +10,7 @@ from glassformer.cli.flag_parser import UsageError
 from glassformer.models.cluster_plan import ASSUMPTIONS, MACHINES, ClusterPlan, Machine, plan_cluster, predict_update
 from glassformer.models.config import ModelConfig
 from glassformer.models.costs import count_parameters
-from glassformer.models.training_costs import CONTEXT_BYTES, StepShape
+from glassformer.models.training_costs import CONTEXT_BYTES, StepShape, validation_bytes
 
 MAX_DEVICES = 1024
 SHOWN = 5
@@ -72,7 +72,7 @@ def plan(
     The predictions are formulas (bf16, AdamW); the assumptions are printed with them. Nothing is computed on a GPU.
 
     Args:
-        model: A preset, such as llama or gpt2, a model folder, or a config.json of Glassformer.
+        model: A preset, such as llama or gpt2, a model folder, or a config.json of Glassformer or Hugging Face.
         tokens: Number of tokens to train on, such as 300e9, for the number of days.
         length: Tokens per sequence, of source and target each. (default: the model's maximum length, at most 2048)
         batch_tokens: Tokens of an update on all GPUs together.
@@ -100,10 +100,16 @@ def plan(
         rows=rows,
         source_length=length if config.n_encoder_layers else 0,
         target_length=length if config.n_decoder_layers else 0,
-    )[:SHOWN]
+    )
+    best: dict[str, ClusterPlan] = {}
+    for one in found:  # sorted; other plans of a layout differ in steps and checkpointing
+        best.setdefault(one.parallel, one)
+    found = list(best.values())[:SHOWN]
+    note = _validation_note(config, described, found[0])
     if json:
         records = [{**one._asdict(), "memory": one.memory._asdict(), "parallel": one.parallel} for one in found]
-        print(json_module.dumps({"plans": records, "assumptions": ASSUMPTIONS}, indent=2))
+        notes = [note] * bool(note)
+        print(json_module.dumps({"plans": records, "notes": notes, "assumptions": ASSUMPTIONS}, indent=2))
         return
     nodes = -(-machine.devices // described.per_node)
     print(
@@ -111,10 +117,30 @@ def plan(
         f"{described.name} in {nodes:,} machine{'s' * (nodes > 1)}\n"
     )
     print(_table(found, tokens))
-    best = found[0]
-    more = f" --accumulate {best.accumulate}" * (best.accumulate > 1) + " --gradient-checkpointing" * best.checkpointing
-    print(f"\nrecommended: --parallel {best.parallel}{more}")
+    print(f"\nrecommended: {_options(found[0], rows * length)}")
+    if note:
+        print(note)
     print("\nAssumptions:\n" + "\n".join(f"- {one}" for one in ASSUMPTIONS))
+
+
+def _options(best: ClusterPlan, batch_tokens: int) -> str:
+    """Return the options of `train` for a layout. `--max-tokens` are those of one batch, of which an update has several
+    if `--accumulate` says so."""
+    tokens = f" --max-tokens {batch_tokens // best.train_accumulate}"
+    more = f" --accumulate {best.train_accumulate}" * (best.accumulate > 1)
+    return f"--parallel {best.parallel}{tokens}{more}" + " --gradient-checkpointing" * best.checkpointing
+
+
+def _validation_note(config: ModelConfig, machine: Machine, best: ClusterPlan) -> str:
+    """Return a sentence if the whole model, which a validation puts together on each GPU, does not fit; else ""."""
+    parameters, parts = count_parameters(config), best.shard * best.tensor
+    needed = validation_bytes(parameters, parameters / parts) + CONTEXT_BYTES
+    if parts == 1 or needed <= machine.memory:
+        return ""
+    return (
+        f"but `glassformer train` cannot validate this model: a validation puts it together on every GPU, with its "
+        f"states in {needed / 1e9:,.0f} GB of {machine.memory / 1e9:,.0f}"
+    )
 
 
 def _table(plans: list[ClusterPlan], tokens: float) -> str:
@@ -141,18 +167,25 @@ def _table(plans: list[ClusterPlan], tokens: float) -> str:
 
 
 def read_config(model: str) -> ModelConfig:
-    """Return the config of a preset, of a model folder or of a config.json; ValueError if it is none."""
+    """Return the config of a preset, of a model folder or of a config.json, ours or HF's; ValueError if it is none."""
     from glassformer.models.presets import PRESETS, preset
 
     path = Path(model) / "config.json" if Path(model).is_dir() else Path(model)
     if path.is_file():
+        from glassformer.checkpoint.load_errors import refusing_wrong_values
         from glassformer.checkpoint.safe_files import read_json_object
 
-        values = read_json_object(path)
+        values = read_json_object(path, strict=False)
+        if "model_type" in values:
+            from glassformer.checkpoint.hf import family_by_type  # imports torch
+
+            with refusing_wrong_values(path):
+                return family_by_type(values["model_type"]).read_config(values, frozenset())
         try:
             return ModelConfig(**values.get("model", values))
         except TypeError as error:
-            raise ValueError(f"{path} is not a config of Glassformer: {error}") from error
+            reason = str(error).removeprefix("ModelConfig.__init__() ")
+            raise ValueError(f"{path} is not a config of Glassformer or Hugging Face: {reason}") from error
     if model not in PRESETS:
         raise ValueError(f"{model} is no preset, model folder or config.json: {suggestion(model, PRESETS)}")
     return preset(model)
@@ -160,20 +193,22 @@ def read_config(model: str) -> ModelConfig:
 
 def check_runs(path: Path) -> str:
     """Return a table of measured runs on one device: predicted and measured memory and time, and the errors."""
+    from glassformer.checkpoint.load_errors import refusing_wrong_values
     from glassformer.checkpoint.safe_files import read_json_object
 
     lines = []
-    for run in read_json_object(path)["runs"]:
-        config, machine = ModelConfig(**run["model"]), MACHINES[run["machine"]]
-        shape = StepShape(run["rows"], run["source_length"], run["target_length"])
-        predicted = predict_update(config, machine, shape)
-        memory, seconds = predicted.memory.total / 2**30, predicted.seconds
-        peak, speed = run.get("peak_gib"), run.get("tokens_per_second")
-        tokens = run["rows"] * (run["target_length"] or run["source_length"])
-        lines.append(
-            f"{run['name']} on {machine.name}: {memory:.2f} GiB predicted, {_compared(memory, peak, 2)}; "
-            f"{1000 * seconds:.1f} ms predicted, {_compared(1000 * seconds, speed and 1000 * tokens / speed, 1)}"
-        )
+    with refusing_wrong_values(path):
+        for run in read_json_object(path)["runs"]:
+            config, machine = ModelConfig(**run["model"]), MACHINES[run["machine"]]
+            shape = StepShape(run["rows"], run["source_length"], run["target_length"])
+            predicted = predict_update(config, machine, shape)
+            memory, seconds = predicted.memory.total / 2**30, predicted.seconds
+            peak, speed = run.get("peak_gib"), run.get("tokens_per_second")
+            tokens = run["rows"] * (run["target_length"] or run["source_length"])
+            lines.append(
+                f"{run['name']} on {machine.name}: {memory:.2f} GiB predicted, {_compared(memory, peak, 2)}; "
+                f"{1000 * seconds:.1f} ms predicted, {_compared(1000 * seconds, speed and 1000 * tokens / speed, 1)}"
+            )
     context = f"Memory is what torch allocates; the CUDA context takes about {CONTEXT_BYTES / 1e9:.1f} GB more."
     return "\n".join([*lines, context])
 

@@ -77,6 +77,11 @@ class ClusterPlan(NamedTuple):
         return self.memory.total + CONTEXT_BYTES
 
     @property
+    def train_accumulate(self) -> int:
+        """Return the value of `--accumulate`: an update has so many batches, and each device takes whole ones."""
+        return self.accumulate * self.data * self.shard if self.accumulate > 1 else 1
+
+    @property
     def parallel(self) -> str:
         """Return the value of `--parallel`."""
         sizes = {"data": self.data, "shard": self.shard, "tensor": self.tensor}
@@ -116,9 +121,11 @@ def plan_cluster(
                 if one.device_bytes <= MEMORY_SHARE * machine.memory:
                     found.append(one)
     if least == float("inf"):
+        fewest = devices // _widest(config, machine, devices)
+        other = f", or of {fewest:,} with tensor parallelism" if fewest < devices else ""
         raise ValueError(
-            f"{rows:,} sequences per update cannot be divided among {devices:,} devices: expected a multiple of "
-            f"{devices:,}, or of {devices // _widest(config, machine, devices):,} with tensor parallelism"
+            f"{rows:,} sequence{'s' * (rows != 1)} per update cannot be divided among {devices:,} devices: expected a "
+            f"multiple of {devices:,}{other}"
         )
     if not found:
         raise ValueError(
@@ -144,9 +151,10 @@ def _layouts(config: ModelConfig, machine: Machine, devices: int) -> Iterator[tu
 def _widest(config: ModelConfig, machine: Machine, devices: int) -> int:
     """Return the largest size of a tensor group: inside one machine, and a divisor of heads and feed-forward.
 
-    A model with experts cannot be divided by tensor parallelism.
+    It is 1 for models that `train` does not divide so: with experts, biases per head, or normalized queries and keys.
     """
-    if config.n_experts:
+    has_head_bias = config.has_relative_bias or config.positions not in ("sinusoidal", "learned", "rotary", "none")
+    if config.n_experts or has_head_bias or config.qk_norm:
         return 1
     sizes = (config.n_heads, config.kv_heads, config.d_ff, devices)
     return max(t for t in (1, 2, 4, 8) if t <= machine.per_node and not any(size % t for size in sizes))

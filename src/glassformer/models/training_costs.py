@@ -5,10 +5,11 @@ matrix products, of passes over the activations, and of the optimizer. `glassfor
 measured runs in `benchmarks/measured_runs.json`.
 """
 
+import math
 from typing import NamedTuple
 
 from glassformer.models.config import ModelConfig
-from glassformer.models.costs import count_parameters, training_flops
+from glassformer.models.costs import count_parameters, shapes_by_name, training_flops
 
 MATMUL_SHARE, FULL_WIDTH = 0.70, 900
 """Share of the peak that matrix products reach from a width of FULL_WIDTH on. Narrower models reach less."""
@@ -112,8 +113,9 @@ def step_memory(
     """
     parameters = count_parameters(config)
     n_copied: float = parameters
-    if shard > 1:  # FSDP2: float32 states in parts, and two whole layers in bf16 with their gradients
-        n_copied = 2 * parameters / max(1, config.n_encoder_layers + config.n_decoder_layers)
+    if shard > 1:  # FSDP2: float32 states in parts. In bf16 two layers at a time are whole, and embeddings and head.
+        inner = sum(math.prod(shape) for name, shape in shapes_by_name(config).items() if ".layers." in name)
+        n_copied = parameters - inner + 2 * inner / max(1, config.n_encoder_layers + config.n_decoder_layers)
     own = parameters / (shard * tensor)
     moments, copied = STATE_BYTES["moments"] * own, n_copied * STATE_BYTES["bf16 copy"] / tensor
     states = state_bytes(own, own if keeps_gradients else 0.0, moments=moments, copy=copied)
@@ -137,6 +139,18 @@ def step_memory(
         length = shape.target_length or shape.source_length
         logits = 2 * shape.rows * length * (-(-config.vocab_size // ALIGNMENT) * ALIGNMENT) / tensor
     return StepMemory(*map(round, (states, gradients, activations, largest, logits)))
+
+
+def validation_bytes(parameters: float, own: float) -> float:
+    """Return the memory of a device during a validation of a model that `shard` or `tensor` divides.
+
+    The whole model is put together there, in float32, beside the device's own weights and moments.
+
+    Args:
+        parameters: Number of parameters of the whole model.
+        own: Number of those that this device holds.
+    """
+    return STATE_BYTES["weights"] * parameters + state_bytes(own, 0.0, moments=STATE_BYTES["moments"] * own)
 
 
 def step_flops(config: ModelConfig, shape: StepShape) -> float:

@@ -131,14 +131,17 @@ class DocumentData(DividedData[Document], TextFileData):
         files = {part.files[0] for part in parts}
         return len(files) == 1 and kind_of(parts[0].files[0]) == "text" and not self.document_separator
 
-    def held_out_end(self, parts: list[FilePart]) -> tuple[list[FilePart], list[FilePart]]:
-        """Return the parts without the end of a single text, and its end, for validation. Others are not changed."""
+    def held_out_end(self, parts: list[FilePart], n_texts: int = 1) -> tuple[list[FilePart], list[FilePart]]:
+        """Return the parts without the end of a single text, and its end, for validation. Others are not changed.
+
+        `n_texts` is the number of texts whose ends are held out, which share `HELD_OUT_BYTES`.
+        """
         path = parts[0].files[0]
         if not self.is_one_text(parts) or path.name.endswith(".gz"):
             return parts, []
         size = path.stat().st_size
         spans = [part.spans[0] if part.spans else Span(0, size, 1) for part in parts]
-        ends = list(divide_file(path, max(1, size - min(size // 10, HELD_OUT_BYTES))))
+        ends = list(divide_file(path, max(1, size - min(size // 10, HELD_OUT_BYTES // n_texts))))
         border = ends[-1].spans[0]
         if len(ends) < 2:
             return parts, []

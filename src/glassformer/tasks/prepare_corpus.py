@@ -13,6 +13,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -65,9 +66,13 @@ def prepare_corpus(
         raise ValueError(f"{config.base_flag} {config.base_model}: expected none, data is prepared for a new model")
     if folder.exists() and not (folder.is_dir() and ((folder / PLAN).is_file() or not _others(folder))):
         raise ValueError(f"{folder} exists and holds other files: expected a new folder, or one of prepare")
-    with naming_write_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    plan = _make_or_read_plan(task, config, folder)
+    is_new = not folder.exists()
+    try:
+        plan = _make_or_read_plan(task, config, folder)
+    except BaseException:
+        if is_new:
+            _remove_unused(folder)
+        raise
     index, count = part
     units = range(len(plan["units"]))
     with lock_folder(folder, f"part-{index}-of-{count}.lock"):
@@ -115,6 +120,8 @@ def _make_or_read_plan(task: str, config: TaskConfig, folder: Path) -> dict[str,
     options = _options(config)
     with Step("planning"):
         while not (folder / PLAN).is_file():
+            with naming_write_errors(folder):  # here, because another part that failed removes it
+                folder.mkdir(parents=True, exist_ok=True)
             try:
                 with lock_folder(folder):
                     if not (folder / PLAN).is_file():
@@ -134,6 +141,13 @@ def _make_or_read_plan(task: str, config: TaskConfig, folder: Path) -> dict[str,
     return plan
 
 
+def _remove_unused(folder: Path) -> None:
+    """Remove a folder in which nothing was planned: only a lock is in it."""
+    with suppress(OSError):
+        (folder / "lock").unlink(missing_ok=True)
+        folder.rmdir()
+
+
 def _options(config: TaskConfig) -> dict[str, Any]:
     """Return the options that the tokenized data depends on, by dotted name, as JSON values."""
     from glassformer.base.dataclass_flags import options_of
@@ -150,10 +164,11 @@ def _options(config: TaskConfig) -> dict[str, Any]:
 def _make_plan(task: str, config: Any, options: dict[str, Any], folder: Path) -> None:
     data: DividedData[Any] = config.data
     parts = data.parts(UNIT_BYTES)
-    valid: list[FilePart] = []
-    if not data.validation_files() and (held_out := getattr(data, "held_out_end", None)):
-        parts, valid = held_out(parts)
     names = read_mix(data.mix)
+    is_one_text = _is_one_text(data, parts)
+    valid: list[FilePart] = []
+    if not data.validation_files():
+        parts, valid = _held_out_ends(data, parts, names)
     by_name: dict[str, list[FilePart]] = {name: [] for name in names or ("",)}
     for part in parts:
         by_name[mix_name(part.files[0], names)].append(part)
@@ -178,13 +193,34 @@ def _make_plan(task: str, config: Any, options: dict[str, Any], folder: Path) ->
         "task": task,
         "options": options,
         "valid_from": valid_from,
-        "has_documents": data.TOKENS == "stream" and not _is_one_text(data, parts),
+        "has_documents": data.TOKENS == "stream" and not is_one_text,
         "valid": [_part_record(part) for part in valid],
         "files": _file_versions(units),
         "units": units,
     }
     _train_tokenizers(config, plan, folder)
     write_text(folder / PLAN, json.dumps(plan))
+
+
+def _held_out_ends(
+    data: DividedData[Any], parts: list[FilePart], names: Mapping[str, float]
+) -> tuple[list[FilePart], list[FilePart]]:
+    """Return the parts without the ends of the texts, and these ends, for validation.
+
+    So it is done if no text can be held out as a whole: each one is the only text of its share of the mix, or is larger
+    than a unit. Otherwise nothing changes.
+    """
+    by_file: dict[Path, list[FilePart]] = {}
+    for part in parts:
+        by_file.setdefault(part.files[0], []).append(part)
+    files = Counter(mix_name(path, names) for path in by_file)
+    held_out = getattr(data, "held_out_end", None)
+    if held_out is None or any(len(some) == 1 < files[mix_name(path, names)] for path, some in by_file.items()):
+        return parts, []
+    found = [held_out(some, len(by_file)) for some in by_file.values()]
+    if not all(ends for _, ends in found):
+        return parts, []
+    return [part for kept, _ in found for part in kept], [part for _, ends in found for part in ends]
 
 
 def _held_out_candidates(data: DividedData[Any], parts: list[FilePart]) -> "_Repeatable":
@@ -259,11 +295,13 @@ def _complete(folder: Path, plan: Mapping[str, Any], config: Any) -> None:
     """Write the validation examples and `prepared.json`, which lists the shards of all units."""
     data: DividedData[Any] = config.data
     counts, n_long, skipped = CorpusSize(0, 0, 0), 0, Counter[str]()
+    by_name = Counter[str]()
     versions: list[list[dict[str, Any]]] = []
     valid: list[str] = []
     for number, unit in enumerate(plan["units"]):
         about = read_json_object(unit_folder(folder, number) / "unit.json")
         counts = CorpusSize(*(one + more for one, more in zip(counts, about["size"], strict=True)))
+        by_name[unit["mix"]] += about["size"][2]
         n_long, skipped = n_long + about["n_long"], skipped + Counter(about["skipped"])
         valid += read_valid_lines(unit_folder(folder, number))
         for version, shards in enumerate(about["versions"]):
@@ -275,6 +313,10 @@ def _complete(folder: Path, plan: Mapping[str, Any], config: Any) -> None:
             ]
     if not counts.examples:
         raise ValueError("no examples are left to learn from: expected more data; the files may be empty")
+    if empty := [name for name, size in by_name.items() if not size]:
+        raise ValueError(
+            f"--mix {data.mix}: all texts of {empty[0]} are held out for validation: expected more of them, or --valid"
+        )
     valid += [json.dumps(data.record_of(example), ensure_ascii=False) for example in _given_valid(data, plan)]
     if not valid:
         raise ValueError(f"no examples are left for validation: {MORE_DATA}")

@@ -32,7 +32,9 @@ class TokenizedCorpus:
 
     def __init__(self, folder: Path):
         self.folder = folder
-        if folder.is_dir() and not (folder / PREPARED).is_file() and (folder / PLAN).is_file():
+        if not folder.is_dir():
+            raise FileNotFoundError(f"--prepared {folder}: no such folder: expected one that glassformer prepare wrote")
+        if not (folder / PREPARED).is_file() and (folder / PLAN).is_file():
             raise ValueError(f"{folder} is not complete: run glassformer prepare again, or wait for its other parts")
         self._about = read_json_object(folder / PREPARED)
         if self._about.get("format") != FORMAT:

@@ -18,7 +18,7 @@ from glassformer.models.training_costs import STATE_BYTES, state_bytes
 from glassformer.progress import Step
 from glassformer.training.gradients import Batch, GraphedGradients
 from glassformer.training.optimizers import make_optimizer
-from glassformer.training.resident_memory import forget_peak, give_back_freed, peak_resident, resident
+from glassformer.training.resident_memory import ResidentGrowth, forget_peak, give_back_freed, peak_resident
 from glassformer.training.sharded_tensors import local_tensors
 from glassformer.training.trainer import Trainer
 
@@ -90,7 +90,7 @@ def estimate_run(
         typical *= 2  # the first step of each shape selects or records kernels
     growth = ResidentGrowth() if trainer.device.type == "cpu" else None
     if trainer.parallel.is_active:
-        return _estimate_together(trainer, typical, [flops[step] for step in typical], mean * n_batches, growth)
+        return _estimate_together(trainer, [largest, *typical], flops, mean * n_batches, growth)
     with _unchanged(trainer), Step("timing a few updates"):
         step_bytes = _measure_memory(trainer, largest)
         seconds = _measure_seconds(trainer, typical)
@@ -136,38 +136,45 @@ def estimate_run(
 
 
 def _estimate_together(
-    trainer: Trainer[Batch], steps: list[int], flops: list[int], total: float, growth: "ResidentGrowth | None"
+    trainer: Trainer[Batch], steps: list[int], flops: list[int], total: float, growth: ResidentGrowth | None
 ) -> Estimate:
     """Estimate a run of several processes, from some steps that they make together: time and memory of each process.
 
-    `flops` are the operations of the steps in all processes, `total` those of the run. All return the leader's values.
+    The first of `steps` is not timed. `flops` are the operations of each step in all processes, `total` those of the
+    run. All processes return the leader's values.
     """
     model, parallel, device = trainer.model, trainer.parallel, trainer.device
+    n_parts = parallel.layout.n_parts  # each process takes whole batches, or else some rows of each batch
+    n_batches = n_parts if trainer.config.accumulate % n_parts == 0 else 1
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     seconds = []
     with _unchanged(trainer), Step("timing a few updates"):
-        for step in [steps[0], *steps]:
+        for step in steps:
             _wait_for(device)
             began = time.perf_counter()
             trainer.gradients.clear()
-            for batch, _ in parallel.share([trainer.batches[step]]):
+            for batch, _ in parallel.share([trainer.batches[step]] * n_batches):
                 trainer.gradients.add(batch, divisor=max(batch.n_target_tokens, 1), scale=1.0)
             _wait_for(device)
-            seconds.append(time.perf_counter() - began)
+            seconds.append((time.perf_counter() - began) / n_batches)
         trainer.gradients.clear()
         step_bytes = torch.cuda.max_memory_allocated(device) if growth is None else growth.peak() or 0
+        update_seconds, moments = _measure_update(trainer)
     own = sum(part.nbytes for part in local_tensors([parameter.data for parameter in model.parameters()]))
-    # On a GPU the step has measured all but the moments. On a CPU, `growth` contains none of these.
-    kept = ["moments"] if growth is None else ["weights", "gradients", "moments"]
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    # On a GPU the step has measured weights and gradients. On a CPU, `growth` contains neither.
+    states = moments + (2 * own if growth is not None else 0)
     if growth is not None and trainer.config.async_save == "on":
-        kept += ["weights", "moments"]  # the copy that is being written
-    states = own * sum(STATE_BYTES[name] for name in kept) // STATE_BYTES["weights"]
+        states += own + moments  # the copy that is being written
+    if parallel.layout.is_sharded:  # a validation puts the whole model together
+        step_bytes = max(step_bytes, STATE_BYTES["weights"] * parameters + (2 * own if growth is None else 0))
     estimate = Estimate(
-        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        parameters=parameters,
         flops=round(total),
         memory_bytes=step_bytes + states,
-        seconds=min(took / one for took, one in zip(seconds[1:], flops, strict=True)) * total,
+        seconds=min(took / flops[step] for took, step in zip(seconds[1:], steps[1:], strict=True)) * total
+        + update_seconds * trainer.config.updates,
         device=device.type,
         base_bytes=None if growth is None or growth.before is None else max(growth.before - own, 0),
     )
@@ -226,29 +233,6 @@ def with_unit(number: float, unit: str) -> str:
         number, prefix = number / 1000, larger
     # Without a prefix the number is whole.
     return f"{number:.1f} {prefix}{unit}" if prefix and number < 9.95 else f"{number:.0f} {prefix}{unit}"
-
-
-class ResidentGrowth:
-    """Measures how much the resident memory of this process has grown since the object was created.
-
-    The constructor returns freed memory to the operating system, if possible. Otherwise the process would reuse that
-    memory, and the measured growth would be too small.
-    """
-
-    def __init__(self) -> None:
-        give_back_freed()
-        forget_peak()
-        # If the system cannot reset the peak, this is the peak before the measurement, above the current use.
-        self._older_peak = peak_resident() or 0
-        self.before = resident() or self._older_peak or None
-
-    def peak(self) -> int | None:
-        """Return the peak so far minus the memory at the start, in bytes.
-
-        It is None if the system does not report it, or if the process had a higher peak before, which hides this one.
-        """
-        now = peak_resident()
-        return None if now is None or self.before is None or now <= self._older_peak else now - self.before
 
 
 class MemoryWatch:
@@ -324,10 +308,15 @@ def _measure_seconds(trainer: Trainer[Batch], steps: list[int]) -> list[float]:
 def _measure_update(trainer: Trainer[Batch]) -> tuple[float, int]:
     """Return the seconds of one optimizer step with its gradient norm, and the bytes of the optimizer's moments.
 
-    Both are measured on a copy of the model, so that the parameters do not change.
+    Both are measured on a copy of the model, so that the parameters do not change. A process that holds parts of the
+    parameters steps those alone.
     """
     frozen = [parameter for parameter in trainer.model.parameters() if not parameter.requires_grad]
-    copied = copy.deepcopy(trainer.model, {id(parameter): parameter for parameter in frozen})
+    if trainer.parallel.layout.is_sharded:
+        own = [parameter.data for parameter in trainer.model.parameters() if parameter.requires_grad]
+        copied: nn.Module = nn.ParameterList([part.clone() for part in local_tensors(own)])
+    else:
+        copied = copy.deepcopy(trainer.model, {id(parameter): parameter for parameter in frozen})
     learned = [parameter for parameter in copied.parameters() if parameter.requires_grad]
     gradients = [torch.zeros_like(parameter) for parameter in learned]
     for parameter, gradient in zip(learned, gradients, strict=True):

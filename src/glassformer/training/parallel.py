@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from glassformer.checkpoint.unread_weights import Values, take_unread
+from glassformer.models.training_costs import STATE_BYTES
 from glassformer.nn import FeedForward, Layer, MultiHeadAttention, Stack
 from glassformer.nn.expert_feedforward import ExpertFeedForward
 from glassformer.runtime.shared_work import dividing
@@ -75,8 +76,9 @@ def read_layout(text: str, n_processes: int) -> Layout:
         sizes["data"] = n_processes // given
     elif given != n_processes:
         raise SharedError(
-            f"--parallel {text} is a layout of {given} processes, but {n_processes} were started: expected sizes that "
-            f"multiply to {n_processes}, or torchrun --nproc-per-node {given}",
+            f"--parallel {text} is a layout of {given} processes, but {n_processes} "
+            f"{'was' if n_processes == 1 else 'were'} started: expected sizes that multiply to {n_processes}, or "
+            f"{given} processes (torchrun --nproc-per-node {given}, train --devices {given})",
             2,
         )
     return Layout(**sizes, is_sharded="shard" in sizes or sizes.get("tensor", 1) > 1)
@@ -156,6 +158,9 @@ class Parallel:
         self._writing = dist.new_group(backend="gloo", timeout=STEP_TIMEOUT)
         if not self.layout.is_sharded:
             return model.to(device)
+        if device.type == "cuda":
+            with self.processes.together():
+                check_whole_fits(model, torch.cuda.get_device_properties(device).total_memory)
         # DTensor advises against collectives in several steps. Here they are rare: norms, validations and saves.
         logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
         self._unread = take_unread(model)
@@ -276,6 +281,16 @@ class Parallel:
         if trained is not model:
             _release(model)
         return self.processes.broadcast(scores)
+
+
+def check_whole_fits(model: nn.Module, memory: int) -> None:
+    """Raise SharedError if a device of `memory` bytes cannot hold the whole model in float32, for validations."""
+    needed = STATE_BYTES["weights"] * sum(parameter.numel() for parameter in model.parameters())
+    if needed > memory:
+        raise SharedError(
+            f"the model has {needed / 1e9:.0f} GB in float32: expected at most {memory / 1e9:.0f} GB, the memory of a "
+            "device, because a validation puts it together on every device"
+        )
 
 
 def _has_unused_parameters(model: nn.Module, loss: Callable[[Any], Tensor], batch: Any) -> bool:

@@ -52,3 +52,26 @@ def give_back_freed() -> None:
     """
     with suppress(AttributeError, OSError, TypeError):  # only glibc has it
         ctypes.CDLL(None).malloc_trim(0)
+
+
+class ResidentGrowth:
+    """Measures how much the resident memory of this process has grown since the object was created.
+
+    The constructor returns freed memory to the operating system, if possible. Otherwise the process would reuse that
+    memory, and the measured growth would be too small.
+    """
+
+    def __init__(self) -> None:
+        give_back_freed()
+        forget_peak()
+        # If the system cannot reset the peak, this is the peak before the measurement, above the current use.
+        self._older_peak = peak_resident() or 0
+        self.before = resident() or self._older_peak or None
+
+    def peak(self) -> int | None:
+        """Return the peak so far minus the memory at the start, in bytes.
+
+        It is None if the system does not report it, or if the process had a higher peak before, which hides this one.
+        """
+        now = peak_resident()
+        return None if now is None or self.before is None or now <= self._older_peak else now - self.before

@@ -47,7 +47,7 @@ class TokenFiles:
 
     def __init__(self, folder: Path):
         self.offsets = {side: np.memmap(folder / f"{side}.offsets", dtype=np.int64, mode="r") for side in SIDES}
-        self._ids = {side: _map_ids(folder / f"{side}.bin") for side in SIDES}
+        self._ids = {side: map_ids(folder / f"{side}.bin") for side in SIDES}
         self.n_long: int = json.loads((folder / "counts.json").read_text(encoding="utf-8"))["n_long"]
         """The number of pairs whose source or target was longer than `max_len`."""
 
@@ -132,6 +132,6 @@ def _chunks(pairs: Iterable[TextPair]) -> Iterator[list[TextPair]]:
         yield chunk
 
 
-def _map_ids(path: Path) -> Ids:
-    # An empty file cannot be mapped.
+def map_ids(path: Path) -> Ids:
+    """Return the ids in a file, memory-mapped. An empty file cannot be mapped: it gives an empty array."""
     return np.memmap(path, dtype=np.int32, mode="r") if path.stat().st_size else np.zeros(0, dtype=np.int32)

@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from glassformer.data.batching.token_files import Ids, new_token_folder
+from glassformer.data.batching.token_files import Ids, map_ids, new_token_folder
 from glassformer.progress import track
 from glassformer.text.tokenizer import END
 
@@ -44,7 +44,7 @@ class TokenStream:
         self.begin, self.end = about.get("begin", END), about.get("end", END)
         """Ids of the tokens before and after each document."""
         self.n_bytes, self.n_documents, self.n_unknown = about["n_bytes"], about["n_documents"], about["n_unknown"]
-        self.ids: Ids = np.memmap(folder / "tokens.bin", dtype=np.int32, mode="r")
+        self.ids: Ids = map_ids(folder / "tokens.bin")
 
     def __len__(self) -> int:
         return len(self.ids)
