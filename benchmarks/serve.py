@@ -127,9 +127,9 @@ def run_clients(
 
 def prompts_of(pipeline: Any, n_clients: int, turn: int) -> list[list[int]]:
     """Return the token ids of the chats that the clients send in this turn."""
-    from glassformer.pipelines.generator import said
+    from glassformer.pipelines.generator import as_messages
 
-    return [pipeline.answer_to(said(QUESTIONS[(number + turn) % len(QUESTIONS)])) for number in range(n_clients)]
+    return [pipeline.answer_to(as_messages(QUESTIONS[(number + turn) % len(QUESTIONS)])) for number in range(n_clients)]
 
 
 def run_offline(pipeline: Any, n_clients: int, n_requests: int, max_tokens: int) -> Load:

@@ -3,7 +3,7 @@
     python benchmarks/train_memory.py --device cpu
     python benchmarks/train_memory.py --device cuda --largest --length 1024 --rows 1
 
-Each shape is trained for a few updates in a process of its own, without and with gradient checkpointing. A line has the
+Each shape is trained for a few updates in a separate process, without and with gradient checkpointing. A line has the
 estimate that `glassformer train` prints, the measured peak, their ratio and the seconds of an update: by the clock and
 of the processor, which other programs change less. With `--largest` the shapes of LADDER are tried, with gradient
 checkpointing, until one does not fit into the memory.

@@ -37,7 +37,7 @@ def test_every_result_file_is_shown_on_a_page():
 def test_a_changed_file_changes_the_page():
     page = "a\n<!-- result: speed -->\nold\n<!-- end -->\nb\n<!-- claims -->\n<!-- end -->\n"
     filled = results_page.fill(page, {"speed": SMALL})
-    assert "| ours | 20 |\n" in filled
+    assert "**Speed**\n\n| engine | tokens/s |\n|---|---|\n| ours | 20 |\n" in filled
     assert "- Command: `glassformer bench decode`.\n- Machine: two cores.\n- Date: 2026-01-01.\n" in filled
     assert "| speed | 2 times | 3 times | HF | glassformer bench decode | two cores | 2026-01-01 |\n" in filled
     assert "old" not in filled

@@ -87,7 +87,7 @@ def claims_table(results: dict[str, Result], *, only_readme: bool = False) -> st
 
 
 def section(result: Result) -> str:
-    """Return the Markdown of one result: its table, and below it the command, the machine, the date and the notes."""
+    """Return the Markdown of one result: title and table; below them command, machine, date and notes."""
     commands = ", ".join(f"`{command}`" for command in result["command"])
     about = [
         f"Command: {commands or 'not recorded'}.",
@@ -95,7 +95,8 @@ def section(result: Result) -> str:
         f"Date: {result['date']}.",
         *result.get("notes", []),
     ]
-    return f"{table(result['columns'], result['rows'])}\n{''.join(wrapped(line) for line in about)}"
+    items = "".join(wrapped(line) for line in about)
+    return f"**{result['title']}**\n\n{table(result['columns'], result['rows'])}\n{items}"
 
 
 def wrapped(text: str) -> str:

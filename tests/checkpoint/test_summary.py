@@ -31,7 +31,7 @@ def test_the_summary_agrees_with_the_loaded_model(kind, family, tmp_path):
     assert found.config == model.config
     assert found.n_parameters == model.n_parameters()
     assert found.family == family
-    assert (found.foreign is None) == (kind == "own")
+    assert (found.external is None) == (kind == "own")
     assert sum(found.stored.values()) == found.n_parameters
     assert next(iter(found.stored)) == ("F16" if kind == "gguf" else "F32"), "most frequent first"
     assert stored_format(path) == next(iter(found.stored))

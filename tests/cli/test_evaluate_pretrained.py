@@ -1,4 +1,4 @@
-"""`glassformer eval` for models of other libraries."""
+"""`glassformer eval` for pretrained models."""
 
 import json
 import random

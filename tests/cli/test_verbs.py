@@ -10,7 +10,7 @@ def test_every_way_to_ask_for_help_and_the_version(call):
     assert [call(word)[:2] for word in ("help", "-h")] == [(0, usage)] * 2
     assert call()[:2] == (0, usage)
     assert call("-V")[:2] == call("--version")[:2] == (0, f"glassformer {glassformer.__version__}\n")
-    assert call("help", "eval")[1].startswith("usage: glassformer eval FOLDER")
+    assert call("help", "eval")[1].startswith("usage: glassformer eval MODEL")
     assert "--verify" in call("help", "convert")[1]
     assert "--overwrite" in call("convert", "x", "-h")[1]
 

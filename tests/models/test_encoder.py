@@ -29,7 +29,7 @@ def test_without_a_head_the_output_is_the_hidden_states():
 
 def test_under_a_new_head_all_other_parameters_are_copied():
     model = random_model(BERT, dtype=torch.float32)
-    other = model.under(BERT.with_head("token_class", n_labels=3)).eval()
+    other = model.copy_with_head(BERT.with_head("token_class", n_labels=3)).eval()
     tokens = torch.randint(0, 40, (2, 5))
     with torch.no_grad():
         assert torch.equal(other.encode(tokens), model.encode(tokens))

@@ -7,7 +7,7 @@ import torch
 
 from glassformer.models import ModelConfig
 from glassformer.nn import Mask, Rotary
-from glassformer.nn.layer_inputs import LayerInputs, LayerKinds, Scene
+from glassformer.nn.layer_inputs import LayerInputs, LayerKinds, SharedInputs
 from oracle import random_model
 
 CONFIG = ModelConfig(
@@ -18,7 +18,7 @@ POSITIONS = torch.arange(6)[None]
 
 def inputs(**options):
     mask = Mask(causal=True, window=2, query_positions=POSITIONS, key_positions=POSITIONS)
-    scene = Scene(
+    shared = SharedInputs(
         positions=POSITIONS,
         key_positions=POSITIONS,
         mask=mask,
@@ -29,7 +29,7 @@ def inputs(**options):
         is_additive=True,
     )
     kinds = LayerKinds.of(global_layers=(1,), unrotated_layers=(2,))
-    return LayerInputs(scene, kinds, score_bias=None, rotary=Rotary(4), local_rotary=Rotary(4, theta=9.0), **options)
+    return LayerInputs(shared, kinds, score_bias=None, rotary=Rotary(4), local_rotary=Rotary(4, theta=9.0), **options)
 
 
 def test_layers_of_one_kind_share_their_inputs():

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from glassformer.decoding import GenerationConfig
-from glassformer.pipelines.generator import Generator, said
+from glassformer.pipelines.generator import Generator, as_messages
 from glassformer.pipelines.load import load
 from glassformer.pipelines.pipeline import LineAnswer, LineRequest
 from pipelines.hf_folders import WORDS
@@ -75,8 +75,8 @@ def test_a_model_without_a_chat_template_cannot_answer():
 
 
 def test_the_system_message_comes_first():
-    assert [one["role"] for one in said("hello", "Be short.")] == ["system", "user"]
-    assert said("hello") == [{"role": "user", "content": "hello"}]
+    assert [one["role"] for one in as_messages("hello", "Be short.")] == ["system", "user"]
+    assert as_messages("hello") == [{"role": "user", "content": "hello"}]
 
 
 def test_a_blank_line_stays_blank_and_an_empty_prompt_is_answered(decoder):

@@ -1,4 +1,4 @@
-"""Encoders of other libraries become the pipeline of their head."""
+"""Pretrained encoders become the pipeline of their head."""
 
 import torch
 

@@ -1,5 +1,6 @@
-"""An encoder-decoder of another library writes what HF Transformers writes."""
+"""A pretrained encoder-decoder writes what HF Transformers writes."""
 
+import json
 import random
 from dataclasses import replace
 
@@ -32,6 +33,48 @@ def test_an_encoder_decoder_writes_what_hf_writes(family, tmp_path):
     expected = written[0, 1:].tolist()
     expected = expected[: expected.index(0)] if 0 in expected else expected
     assert model.run(["the cat sat", ""]) == [model.target_tokenizer.decode(expected), ""]
+
+
+SEARCHES = {
+    "lengths with the start token": {"max_length": 12, "min_length": 9},
+    "lengths of new tokens": {"max_new_tokens": 10, "min_new_tokens": 7, "max_length": 5, "min_length": 3},
+    "repetition": {"max_length": 14, "repetition_penalty": 2.5, "min_length": 4},
+}
+
+
+@pytest.mark.parametrize("place", ["generation_config.json", "config.json"])
+@pytest.mark.parametrize("name", SEARCHES)
+def test_the_search_settings_of_a_folder_are_those_of_hf(name, place, tmp_path):
+    """BART models for summaries have a min_length, for example."""
+    settings = {"num_beams": 2, **SEARCHES[name]}
+    draw, class_name = hf_models.PAIRS["bart"]
+    theirs = hf_models.make(draw(random.Random(1)), class_name, 1)
+    theirs.save_pretrained(tmp_path)
+    save_tokenizer(tmp_path, around="$0 </s>")
+    config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
+    (tmp_path / "generation_config.json").unlink()
+    if place == "config.json":
+        config |= settings
+    else:
+        config |= {"max_length": 3, "min_length": 2}  # not read beside a generation_config.json
+        (tmp_path / place).write_text(json.dumps(settings), encoding="utf-8")
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    model = load(tmp_path)
+    for text in ("the cat sat", "a dog and the cat", "cat"):
+        ids = torch.tensor([model.source_tokenizer.encode(text)])
+        written = theirs.generate(
+            ids,
+            **settings,
+            do_sample=False,
+            eos_token_id=0,
+            pad_token_id=1,
+            bad_words_ids=[[1]],
+            forced_bos_token_id=None,
+            forced_eos_token_id=None,
+        )
+        expected = written[0, 1:].tolist()
+        expected = expected[: expected.index(0)] if 0 in expected else expected
+        assert model.run(text) == model.target_tokenizer.decode(expected)
 
 
 def test_a_long_source_keeps_its_last_token():

@@ -18,11 +18,11 @@ def remote_engine(model, make_constraint=None, **options):
     loop = EngineLoop(FrameSocket(theirs), lambda: Engine(model, **options), make_constraint)
     thread = threading.Thread(target=loop.run)
     thread.start()
-    steps, news = [], threading.Event()
+    steps, reports = [], threading.Event()
     engine = RemoteEngine(
-        model, link=EngineLink(FrameSocket(ours)), on_news=news.set, note_step=steps.append, **options
+        model, link=EngineLink(FrameSocket(ours)), on_report=reports.set, note_step=steps.append, **options
     )
-    engine.news = news
+    engine.reports = reports
     try:
         yield engine, loop, steps
     finally:
@@ -32,10 +32,10 @@ def remote_engine(model, make_constraint=None, **options):
 
 
 def wait_for(engine, requests, seconds=30):
-    """Take over news until the requests are done."""
+    """Take over reports until the requests are done."""
     until = time.monotonic() + seconds
     while not all(request.is_done for request in requests):
         assert time.monotonic() < until, "a request is not done"
-        engine.news.wait(1)
-        engine.news.clear()
+        engine.reports.wait(1)
+        engine.reports.clear()
         engine.step()

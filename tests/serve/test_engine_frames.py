@@ -7,12 +7,12 @@ import pytest
 from glassformer.decoding.engine_request import EngineFullError
 from glassformer.serve.engine_frames import (
     EngineFaultError,
-    EngineNews,
+    EngineReport,
     FrameSocket,
-    RequestNews,
-    RowNews,
+    RequestReport,
+    RowReport,
     as_error,
-    decode_news,
+    decode_report,
     kind_of,
 )
 
@@ -49,11 +49,11 @@ def test_a_closed_socket_is_the_end_for_both(pair):
         other.send(2)
 
 
-def test_news_survive_json():
-    rows = [RowNews(1, [5, 6], [-0.5, -1e-9], [], "length")]
-    news = EngineNews(3, 2, [RequestNews(9, 4, rows, True), RequestNews(8, 0, [], True, ("ValueError", "x"))])
-    found = decode_news(json.loads(json.dumps(news)))
-    assert found.requests[0] == news.requests[0]
+def test_a_report_survives_json():
+    rows = [RowReport(1, [5, 6], [-0.5, -1e-9], [], "length")]
+    report = EngineReport(3, 2, [RequestReport(9, 4, rows, True), RequestReport(8, 0, [], True, ("ValueError", "x"))])
+    found = decode_report(json.loads(json.dumps(report)))
+    assert found.requests[0] == report.requests[0]
     assert found.requests[1].error == ["ValueError", "x"]
     assert found[:2] == (3, 2)
 

@@ -82,7 +82,7 @@ def test_requests_with_grammars_join_in_the_thread_that_steps():
         canceled.cancel()
         after = engine.submit([5], GenerationConfig(max_new_tokens=9))
         wait_for(engine, [canceled, after])
-        while loop._constrained or loop._told:
+        while loop._constrained or loop._requests:
             time.sleep(0.001)
     assert len(threads) == 1
     assert not [name for name in threads if name.startswith("grammars")]

@@ -80,7 +80,7 @@ def test_a_canceled_request_leaves_the_other_process():
     with remote_engine(MODEL, **(OPTIONS | {"max_tokens": 1300})) as (engine, loop, _):
         requests = [engine.submit([5, number + 2], long) for number in range(7)]  # one of them waits
         while not requests[0].rows:
-            engine.news.wait(1)
+            engine.reports.wait(1)
             engine.step()
         for request in requests:
             request.cancel()
@@ -90,10 +90,10 @@ def test_a_canceled_request_leaves_the_other_process():
         assert short.texts[0].tokens
         assert engine.n_rows == 0
         assert loop.engine.is_idle
-        assert not loop._told
+        assert not loop._requests
 
 
-def test_limits_and_errors_are_told_at_once_or_with_the_request():
+def test_limits_and_errors_are_raised_at_once_or_with_the_request():
     with remote_engine(MODEL, **OPTIONS) as (engine, loop, _):
         with pytest.raises(EngineFullError, match="expected at most"):
             engine.submit([5], GenerationConfig(do_sample=True, num_return_sequences=50))
@@ -119,8 +119,8 @@ def test_limits_and_errors_are_told_at_once_or_with_the_request():
 def test_the_end_of_the_other_process_is_a_fault():
     with remote_engine(MODEL, **OPTIONS) as (engine, loop, _):
         loop._frames.close()
-        engine.news.wait(10)
-        while not engine.has_news:
+        engine.reports.wait(10)
+        while not engine.has_reports:
             time.sleep(0.01)
         with pytest.raises(EngineFaultError, match="has ended"):
             engine.step()

@@ -28,12 +28,12 @@ CONFIGS = [
 
 
 def pair(**options):
-    """Return the leading engine, the engine that follows, and the news that were sent."""
+    """Return the leading engine, the engine that follows, and the changes that were sent."""
     options = {"end": 0, "max_rows": 6, "max_tokens": 120, **options}
     follower, sent = MirroredEngine(Engine(MODEL, **options)), []
 
-    def send(news):
-        sent.append(pickle.loads(pickle.dumps(news)))
+    def send(changes):
+        sent.append(pickle.loads(pickle.dumps(changes)))
 
     return LeadingEngine(MODEL, send=send, on_fault=pytest.fail, **options), follower, sent
 
@@ -60,8 +60,8 @@ def test_all_engines_write_the_same_texts():
     assert leader.is_idle
     assert leader.n_rows == 0
     found = {}
-    for news in sent:
-        follower.step(news)
+    for changes in sent:
+        follower.step(changes)
         found |= follower.requests
     assert [[text.tokens for text in found[n + 1].texts] for n in range(9)] == [
         [text.tokens for text in one.texts] for one in asked
@@ -85,9 +85,9 @@ def test_a_request_is_canceled_in_all_processes_before_the_same_step():
     assert 0 < len(first.texts[0].tokens) < 30
     leader.run()
     assert len(second.texts[0].tokens) == 30
-    assert [news.canceled for news in sent if news.canceled] == [[1]]
-    for news in sent:
-        follower.step(news)
+    assert [changes.canceled for changes in sent if changes.canceled] == [[1]]
+    for changes in sent:
+        follower.step(changes)
     assert follower.engine.is_idle
 
 
@@ -114,7 +114,7 @@ def test_limits_hold_and_grammars_are_refused():
 def test_a_step_that_fails_ends_the_server():
     faults = []
 
-    def send(news):
+    def send(changes):
         raise RuntimeError("Connection closed by peer")
 
     leader = LeadingEngine(MODEL, send=send, on_fault=faults.append, end=0)

@@ -6,12 +6,15 @@ import time
 import pytest
 
 import glassformer
+from glassformer.checkpoint import load_model
+from glassformer.pipelines.language_model import LanguageModel
 from glassformer.tasks.choose import choose, in_words
 from glassformer.tasks.configs.defaults import (
     CorpusSize,
 )
 from glassformer.tasks.configs.task_options import make_config
 from glassformer.tasks.task_registry import config_named
+from pipelines.tiny_pipelines import make
 from tasks.pretrained_models import save_decoder
 
 
@@ -78,3 +81,27 @@ def test_the_context_of_fine_tuning_fits_the_model(task, tmp_path):
 
     assert (context("hf"), context("long")) == (128, 512)
     assert context("hf", context=200) == 200  # an option that was given is never changed
+
+
+@pytest.mark.parametrize("task", ["language", "code"])
+def test_the_context_of_a_model_trained_here_stays(task, tmp_path):
+    make(LanguageModel).save(tmp_path / "m", "card")  # which reads 64 tokens
+    config = make_config(config_named(task), {"start_from": tmp_path / "m"})
+    found = choose(config, {"train.updates": 2}, CorpusSize(10, 100), size="auto", began=0.0)
+    assert found["context"] == 64
+
+
+def test_options_of_another_architecture_are_refused_beside_from(tmp_path):
+    make(LanguageModel).save(tmp_path / "m", "card")
+    width = load_model(tmp_path / "m").config.d_model
+    config = make_config(config_named("language"), {"start_from": tmp_path / "m"})
+
+    def choose_with(size="auto", **given):
+        return choose(config, {"train.updates": 2, **given}, CorpusSize(10, 100), size=size, began=0.0)
+
+    assert choose_with(**{"model.d_model": width, "model.vocab_size": 9999})["context"] == 64
+    for name, value in (("d_model", 2 * width), ("dropout", 0.25), ("n_heads", 1)):
+        with pytest.raises(ValueError, match=rf"{name}={value} has no effect with --from .* model has"):
+            choose_with(**{f"model.{name}": value})
+    with pytest.raises(ValueError, match="--size small has no effect with --from"):
+        choose_with(size="small")

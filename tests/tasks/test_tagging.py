@@ -265,7 +265,7 @@ def test_columns_are_chosen_by_number(tmp_path):
         ("a O\n", {"tag_column": 4}, "data.conll:1: 2 columns: expected .* column 4"),
         ("a O\n\nb PER\n", {}, "data.conll:3: 'PER' is no tag of IOB2: expected O, or B-, I- and a label"),
         ("a S-X\nb U-X\n", {}, "data.conll:2: 'U-X' is no tag of BIOES"),
-        ("a O\nb I-X\n", {"scheme": "iob2"}, "data.conll:2: 'I-X' goes on with nothing"),
+        ("a O\nb I-X\n", {"scheme": "iob2"}, "data.conll:2: 'I-X' continues no entity"),
         ("a B-X\nb I-X\n\nc E-X", {}, "data.conll:2: 'I-X' ends the sentence inside"),
         ("a O\nb I-X\n\nc B-X\n", {}, "data.conll:2: .* at .*data.conll:4 .* scheme='iob1' reads both"),
         (b"a O\n\xff O\n", {}, "data.conll:2: not valid UTF-8"),

@@ -7,7 +7,7 @@ import tokenizers
 from tokenizers import models, pre_tokenizers, processors
 
 from glassformer.pipelines.pretrained_base import read_base
-from glassformer.text.language_codes import read_layout
+from glassformer.text.language_codes import LanguageLayout, read_layout
 from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
 from text.language_tokenizers import KINDS, save_language_tokenizer
 
@@ -49,6 +49,19 @@ def test_a_language_is_named_by_its_code_or_by_its_first_part(tmp_path):
         [layout.codes["de_DE"], 9, 2],
         [9, 2, layout.codes["de_DE"]],
     ]
+
+
+def test_another_script_of_a_language_is_refused():
+    layout = LanguageLayout({"srp_Cyrl": 5, "deu_Latn": 6, "zh_CN": 7}, True, ("</s>", 2))
+    assert [layout.find(name, "") for name in ("srp", "srp-Cyrl", "deu_Latn", "zh")] == [
+        "srp_Cyrl",
+        "srp_Cyrl",
+        "deu_Latn",
+        "zh_CN",
+    ]
+    for wrong, near in (("srp_Latn", "srp_Cyrl"), ("deu-Cyrl", "deu_Latn"), ("zh-Hant", "zh_CN")):
+        with pytest.raises(ValueError, match=f"'{wrong}': .* no such language; the nearest of its 3 codes: {near}$"):
+            layout.find(wrong, "")
 
 
 def test_codes_between_underscores_are_those_of_m2m100():

@@ -62,12 +62,12 @@ def test_the_schemes_are_those_of_the_literature():
 @pytest.mark.parametrize(
     ("tags", "scheme", "place", "message"),
     [
-        ("O I-PER", "iob2", 1, "'I-PER' goes on with nothing"),
-        ("B-PER I-LOC", "iob2", 1, "goes on with nothing"),
+        ("O I-PER", "iob2", 1, "'I-PER' continues no entity"),
+        ("B-PER I-LOC", "iob2", 1, "continues no entity"),
         ("B-PER O", "bioes", 1, "comes before the end of an entity: expected I-PER or E-PER"),
         ("B-PER B-PER", "bioes", 1, "comes before the end"),
         ("O B-PER", "bioes", 1, "inside an entity"),
-        ("S-PER E-PER", "bioes", 1, "goes on with nothing"),
+        ("S-PER E-PER", "bioes", 1, "continues no entity"),
         ("O S-PER", "iob2", 1, "is no tag of IOB2"),
         ("U-PER", "bioes", 0, "is no tag of BIOES: expected O, or B-, I-, E-, S- and a label"),
         ("O B-", "iob1", 1, "is no tag"),

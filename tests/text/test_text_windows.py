@@ -48,7 +48,7 @@ def test_a_text_within_the_limit_is_one_window():
 def test_a_long_question_is_truncated_to_leave_room_for_the_text():
     for window in windows(encode(40, 40), 20, 2):
         assert [index for index in window.ids if 100 <= index < 1000] == list(range(100, 107))
-    with pytest.raises(ValueError, match="windows of 4 tokens leave a text no room"):
+    with pytest.raises(ValueError, match="windows of 4 tokens have no tokens left for the text"):
         windows(encode(40, 40), 4, 2)
 
 

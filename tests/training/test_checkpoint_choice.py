@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from glassformer.training.checkpoint_choice import best_evaluation, discard_old, goodness
+from glassformer.training.checkpoint_choice import best_evaluation, discard_old, ranking_score
 from glassformer.training.state import Evaluation, checkpoint_path, saved_positions
 from glassformer.training.train_config import TrainConfig
 
@@ -20,12 +20,12 @@ def test_the_earliest_of_equal_validations_is_the_best():
 
 
 def test_nan_is_worse_than_every_number():
-    assert goodness(Evaluation(0, 0, {"loss": math.nan}), "") == -math.inf
+    assert ranking_score(Evaluation(0, 0, {"loss": math.nan}), "") == -math.inf
 
 
 def test_an_unknown_metric_is_named():
     with pytest.raises(ValueError, match=r"metric='blue' is not a validation score: .*bleu"):
-        goodness(Evaluation(0, 0, {"bleu": 1.0}), "blue")
+        ranking_score(Evaluation(0, 0, {"bleu": 1.0}), "blue")
 
 
 def test_the_newest_the_best_and_the_last_regular_checkpoints_are_kept(tmp_path):

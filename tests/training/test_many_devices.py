@@ -37,7 +37,8 @@ def data(tmp_path_factory):
 
 def command(data, out, *options):
     files = ["--source", str(data / "source.txt"), "--target", str(data / "target.txt"), "--out", str(out)]
-    size = ["--size", "tiny", "--optimizer", "adam", "--dropout", "0", "--max-tokens", "200", "--device", "cpu"]
+    size = ["--optimizer", "adam", "--dropout", "0", "--max-tokens", "200", "--device", "cpu"]
+    size += [] if "--from" in options else ["--size", "tiny"]
     steps = ["--updates", str(UPDATES), "--save-every", str(SAVE_EVERY), "--eval-every", "20"]
     return ["-m", "glassformer", "train", "translation", *files, *size, *steps, *options]
 

@@ -31,7 +31,7 @@ Quantized = Literal["auto", "none", "int8", "int4"]
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """How Glassformer loads the model, as the options of `glassformer run` say; `auto` measures what is usual."""
+    """How Glassformer loads the model, by the options of `glassformer run`; `auto` measures the usual choices."""
 
     dtype: FloatType = "auto"
     quantize: Quantized = "auto"

@@ -89,16 +89,16 @@ class GgufTensors:
         self._header, self._config, self._gguf = header, config, gguf
         self._names = {}
         expected = _expected(config)
-        for name, (foreign, shape) in expected.items():
-            if foreign not in header.tensors:
-                raise ValueError(f"there is no tensor {foreign}: expected one of shape {shape}")
-            if header.tensors[foreign].shape != shape:
-                raise ValueError(f"{foreign} has the shape {header.tensors[foreign].shape}: expected {shape}")
-            self._names[name] = foreign
+        for name, (gguf_name, shape) in expected.items():
+            if gguf_name not in header.tensors:
+                raise ValueError(f"there is no tensor {gguf_name}: expected one of shape {shape}")
+            if header.tensors[gguf_name].shape != shape:
+                raise ValueError(f"{gguf_name} has the shape {header.tensors[gguf_name].shape}: expected {shape}")
+            self._names[name] = gguf_name
         extra = sorted(set(header.tensors) - set(self._names.values()) - {DIVISORS})  # which the config holds
         if extra:
             raise ValueError(f"{', '.join(extra[:5])}: expected no such tensor in a model of {config['model_type']}")
-        for kind in {header.tensors[foreign].kind for foreign in self._names.values()}:
+        for kind in {header.tensors[gguf_name].kind for gguf_name in self._names.values()}:
             self._check_kind(kind)
 
     def keys(self) -> Iterator[str]:

@@ -135,29 +135,34 @@ def fill_parameters(
     `when_filled` is called with each module whose parameters are all filled, the inner modules before the outer ones.
     It may replace the module's children, for example by quantized ones: nothing here holds the old ones any more.
 
-    Inside `reading_later` nothing is read: the model stays on the meta device until `read_now`, or until the processes
-    of a training run have divided it.
+    Inside `reading_later` nothing is filled: the model stays on the meta device until `read_now`, or until the
+    processes of a training run have divided it among them.
     """
     if when_filled is None and keep_unread(model, values):
         return
-    places: dict[nn.Parameter, list[tuple[nn.Module, str]]] = {}
-    for module in model.modules():
-        for key, parameter in module.named_parameters(recurse=False):
-            places.setdefault(parameter, []).append((module, key))  # tied parameters have several owners
-    empty = dict(model.named_parameters())
+    owners, empty = owners_of_parameters(model), dict(model.named_parameters())
     waiting = _Waiting(model) if when_filled is not None else None
     for name, tensor in values:
         check_stored(name, tensor)
         parameter = empty.pop(name)
         filled = nn.Parameter(_converted(tensor, dtype))
         del tensor
-        for module, key in places.pop(parameter):
+        for module, key in owners.pop(parameter):
             setattr(module, key, filled)
         del filled, module
         if waiting is not None and when_filled is not None:
             for module in waiting.take_filled(parameter):
                 when_filled(module)
                 del module
+
+
+def owners_of_parameters(model: nn.Module) -> dict[nn.Parameter, list[tuple[nn.Module, str]]]:
+    """Return the modules that hold each parameter, and its attribute name there. Tied parameters have several."""
+    owners: dict[nn.Parameter, list[tuple[nn.Module, str]]] = {}
+    for module in model.modules():
+        for key, parameter in module.named_parameters(recurse=False):
+            owners.setdefault(parameter, []).append((module, key))
+    return owners
 
 
 def check_stored(name: str, tensor: Tensor) -> None:

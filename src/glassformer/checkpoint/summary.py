@@ -35,7 +35,7 @@ class ModelSummary:
     """How many numbers the files store in each number format (F32, BF16, Q4_K), most frequent format first."""
     family: str | None
     """HF's `model_type`, if the model is in another library's format or was converted from one."""
-    foreign: ExternalModel | None
+    external: ExternalModel | None
     """The opened model in another library's format; None for a folder in Glassformer's format."""
 
 
@@ -46,7 +46,7 @@ def summarize(path: Path | str, *, allow_pickle: bool = False) -> ModelSummary:
     """
     path = find_model(path)
     with naming_errors(path):
-        return _summarize_foreign(path, allow_pickle) if is_external(path) else _summarize_own(path)
+        return _summarize_external(path, allow_pickle) if is_external(path) else _summarize_own(path)
 
 
 def stored_format(path: Path, allow_pickle: bool = False) -> str:
@@ -83,23 +83,23 @@ def _summarize_own(folder: Path) -> ModelSummary:
         n_parameters=n_parameters,
         stored=_stored_numbers(tensors),
         family=family if isinstance(family, str) else None,
-        foreign=None,
+        external=None,
     )
 
 
-def _summarize_foreign(path: Path, allow_pickle: bool) -> ModelSummary:
+def _summarize_external(path: Path, allow_pickle: bool) -> ModelSummary:
     if path.is_dir():
         verify_seal(path)
-    foreign = read_external(path, allow_pickle=allow_pickle)
-    tensors = foreign.tensors
-    config = read_config(foreign.config, tensors, _have_equal_bytes if isinstance(tensors, SafeTensors) else None)
+    external = read_external(path, allow_pickle=allow_pickle)
+    tensors = external.tensors
+    config = read_config(external.config, tensors, _have_equal_bytes if isinstance(tensors, SafeTensors) else None)
     check_sizes(config, [*map(tensors.shape, tensors.keys())])
     return ModelSummary(
         config=config,
         n_parameters=count_parameters(config),
         stored=_stored_numbers(tensors),
-        family=str(foreign.config["model_type"]),
-        foreign=foreign,
+        family=str(external.config["model_type"]),
+        external=external,
     )
 
 

@@ -1,7 +1,7 @@
-"""Weights that are read later: when the processes of a training run have divided the model among them.
+"""Weights that are read later: after the processes of a training run have divided the model among them.
 
-Inside `reading_later`, a model is loaded as far as its shapes: it stays on the meta device, and the reader of its
-weights waits here. So `train --from` with shards never holds a whole model in a process.
+Inside `reading_later`, loading a model creates its parameters on the meta device, with shapes alone, and stores the
+reader of its weights here. So `train --from` with shards never holds a whole model in a process.
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,7 +20,7 @@ _UNREAD: WeakKeyDictionary[nn.Module, Values] = WeakKeyDictionary()
 
 @contextmanager
 def reading_later(on: bool = True) -> Iterator[None]:
-    """Context manager in which the weights of loaded models are not read yet; with `on=False`, they are again."""
+    """Context manager in which loading a model does not read its weights; with `on=False`, it does (again)."""
     token = _IS_LATER.set(on)
     try:
         yield
@@ -36,5 +36,5 @@ def keep_unread(model: nn.Module, values: Values) -> bool:
 
 
 def take_unread(model: nn.Module) -> Values | None:
-    """Return the reader of a model's weights, which the caller has to use; None if they have been read."""
+    """Remove and return the reader of a model's weights, for the caller to use; None if they have been read."""
     return _UNREAD.pop(model, None)

@@ -1,4 +1,4 @@
-"""`glassformer eval FOLDER`: score a model. The flags are the data options of the model's task."""
+"""`glassformer eval MODEL`: score a model. The flags are the data options of the model's task."""
 
 import json
 import sys
@@ -27,25 +27,29 @@ if TYPE_CHECKING:
     from glassformer.metrics import Scores
 
 USAGE = """\
-usage: glassformer eval FOLDER --data PATH ... [OPTIONS]
+usage: glassformer eval MODEL --data PATH ... [OPTIONS]
        glassformer eval MODEL --choices PATH ... [OPTIONS]
-       glassformer eval FOLDER --source PATH ... --target PATH ... [OPTIONS]
+       glassformer eval MODEL --source PATH ... --target PATH ... [OPTIONS]
 
-Score a model that was trained here on your own data, by the metrics of its task. Columns are read as in training.
-A decoder of another library is scored by the perplexity of texts, and by multiple choice; an encoder by the task of its
-head; an encoder-decoder as a translator, unless --task names another task.
+Score a model on your own data.
 
-Options of another library's encoder-decoder:
-  --task NAME             Task to score: translation, summarization or answering. (default: translation)
+A model trained with Glassformer is scored by the metrics of its task. Columns
+are read as in training. A pretrained decoder is scored by the perplexity of
+texts or by multiple choice, a pretrained encoder by the task of its head, and a
+pretrained encoder-decoder as a translator, unless --task names another task.
 
-glassformer eval FOLDER --help shows the options for the model in FOLDER."""
+For pretrained encoder-decoders:
+  --task NAME             Task to score: translation, summarization or
+                          answering. (default: translation)
+
+glassformer eval MODEL --help shows the options for that model."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScoringOptions(ComputeOptions):
     """Flags of `eval` that every task has, in addition to those about the data.
 
-    A task may have further flags of its own, `Task.EvalOptions`.
+    A task may have further flags (`Task.EvalOptions`).
     """
 
     truncate: bool = False
@@ -143,7 +147,7 @@ def eval_options(task: str, usual: Any) -> dict[str, Option]:
 
 
 def eval_help(folder: str, task: str, usual: Any, options: Mapping[str, Option]) -> str:
-    """Return the text of `glassformer eval FOLDER --help`, which depends on the task of the model in the folder."""
+    """Return the text of `glassformer eval MODEL --help`, which depends on the task of the model in the folder."""
     about = f"Score the model in {folder} ({task}) on your own data. Columns are read as in training."
     return help_text(f"glassformer eval {folder} {_files(usual, options)} [OPTIONS]", about, options.values())
 

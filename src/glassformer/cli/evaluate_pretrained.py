@@ -1,4 +1,4 @@
-"""`glassformer eval MODEL` for a model of another library.
+"""`glassformer eval MODEL` for a pretrained model.
 
 A decoder is scored by the perplexity of texts and by multiple choice, other models by the scores of a task.
 """
@@ -23,7 +23,7 @@ WRITING_TASKS = ("translation", "summarization", "answering")
 
 
 def choose_task(folder: str, config: "ModelConfig", arguments: list[str]) -> tuple[dict[str, Any], list[str]]:
-    """Return the task that a model of another library is scored for, and the arguments that are left.
+    """Return the task that a pretrained model is scored for, and the arguments that are left.
 
     The task is under "task", as in `task.json`. An encoder-decoder may have it in the arguments, as --task.
     """
@@ -43,9 +43,9 @@ def choose_task(folder: str, config: "ModelConfig", arguments: list[str]) -> tup
 
 
 def for_task(pipeline: Any, task: str, data: Any) -> Any:
-    """Return the pipeline that answers the examples of a task: `pipeline` itself, unless it is a `TextToText`.
+    """Return the pipeline that scores a task: for a `TextToText` that of the task, otherwise `pipeline` itself.
 
-    A pretrained translator of many languages gets those of the data.
+    A pretrained translator of many languages is set to the languages of the data.
     """
     from glassformer.pipelines.pipeline_registry import pipeline_named
     from glassformer.pipelines.text_to_text import TextToText
@@ -91,7 +91,7 @@ def evaluate_pretrained(
     allow_pickle: bool = False,
     compute: ComputeOptions = ComputeOptions(),  # noqa: B008
 ) -> None:
-    """Score a decoder of another library (GPT-2, Llama, Qwen, a GGUF file) on your own data.
+    """Score a pretrained decoder (GPT-2, Llama, Qwen, a GGUF file) on your own data.
 
     With --data it computes perplexity and bits per byte of texts. Bits per byte are comparable between tokenizers. With
     --choices it answers multiple-choice questions with the most likely choice.
@@ -100,10 +100,10 @@ def evaluate_pretrained(
         path: A Hugging Face folder, a GGUF or llama2.c file, or org/name for a model in the download cache.
         data: Text files. Each file is one text.
         choices: JSONL files of questions: question, choices (a list), and answer (index from 0, letter or text).
-        context: The tokens that a window over a text reads. (default: 1024, or the limit of the model if it is lower)
-        stride: The tokens that the window moves. Less is more exact and slower. (default: half the context)
+        context: Tokens in a window over a text. (default: 1024, or the limit of the model if it is lower)
+        stride: Tokens that the window moves by. Fewer are more exact and slower. (default: half the context)
         json: Print one JSON object.
-        quiet: Print no progress.
+        quiet: Show no progress.
         allow_pickle: Also read weights from pytorch_model.bin, with a reader that accepts only tensors.
     """
     if not data and not choices:

@@ -216,7 +216,7 @@ def _metavar(option: Option) -> str:
 def _read(option: Option, texts: list[str]) -> Any:
     """Convert the words after a flag to the option's type. Raise UsageError if that is not possible."""
     kind, _, is_optional = parts_of(option.hint)
-    told = f"{option.name if option.name.isupper() else option.flag} {' '.join(texts)}"
+    given = f"{option.name if option.name.isupper() else option.flag} {' '.join(texts)}"
     if is_optional and texts[0].lower() == "none":
         return None
     try:
@@ -224,7 +224,7 @@ def _read(option: Option, texts: list[str]) -> Any:
             return as_field(option.hint, tuple(_word(get_args(kind)[0], text) for text in texts))
         return as_field(option.hint, _word(kind, texts[0]))
     except InvalidFieldError as error:
-        raise UsageError(f"{told}: expected {error.expected.removesuffix(' or None')}") from None
+        raise UsageError(f"{given}: expected {error.expected.removesuffix(' or None')}") from None
 
 
 @contextmanager

@@ -42,7 +42,7 @@ def info(
         path: A model folder, a GGUF or llama2.c file, or org/name for a model in Hugging Face's download cache.
         json: Print one JSON object, with all settings.
         runtime: Also show how the model would compute on this machine, and why: device, numbers, kernels, steps, cost
-            of the first use, memory, and the speed at most. The weights are not loaded.
+            of the first use, memory, and an upper bound of the speed. The weights are not loaded.
         device: With --runtime: the device that run would be asked for; auto is a GPU where there is one.
         dtype: With --runtime: the numbers that run would be asked for; auto is float32, or on a GPU the
             bfloat16 or float16 in which the file is stored.
@@ -97,8 +97,8 @@ def describe(path: Path | str, *, allow_pickle: bool = False) -> dict[str, Any]:
         "data": data.changed_settings(about),
         "family": model.family,
         "head": _head(model.config),
-        "adapter_of": None if model.foreign is None or model.foreign.base is None else str(model.foreign.base),
-        "skipped_heads": [] if model.foreign is None else modules_of(skipped_names(model.foreign, model.config)),
+        "adapter_of": None if model.external is None or model.external.base is None else str(model.external.base),
+        "skipped_heads": [] if model.external is None else modules_of(skipped_names(model.external, model.config)),
         "memory_bytes": weight_bytes_by_format(model.config),
         "numbers": dict(model.stored),
         "tokenizer_problem": problem,
@@ -117,7 +117,7 @@ def _runtime(path: Path, asked: Mapping[str, Any], *, allow_pickle: bool) -> dic
 
     model = summarize(path, allow_pickle=allow_pickle)
     path = find_model(path)
-    is_packed = model.foreign is not None and has_quantized_tensors(model.foreign)
+    is_packed = model.external is not None and has_quantized_tensors(model.external)
     stored_bytes = path.stat().st_size if is_packed else 0
     found = report_runtime(model.config, **asked, stored_bytes=stored_bytes, stored_as=next(iter(model.stored), "F32"))
     return {what: {"decision": one.decision, "why": one.why} for what, one in found.items()}
@@ -130,16 +130,16 @@ def _tokenizers(
     from glassformer.text import Tokenizer
     from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
 
-    if model.foreign is not None and model.foreign.tokenizer_json is not None:
-        foreign = model.foreign
+    if model.external is not None and model.external.tokenizer_json is not None:
+        external = model.external
         found = PretrainedTokenizer.from_json(
-            model.foreign.tokenizer_json, foreign.tokenizer_config, foreign.config, where=str(path)
+            model.external.tokenizer_json, external.tokenizer_config, external.config, where=str(path)
         )
         return {"text": found}
     if path.is_file():
         return {}
-    if model.foreign is not None and model.foreign.base is not None and not (path / "tokenizer.json").is_file():
-        path = model.foreign.base
+    if model.external is not None and model.external.base is not None and not (path / "tokenizer.json").is_file():
+        path = model.external.base
     if model.family is not None or about.get("tokenizer") == "pretrained":
         source = PretrainedTokenizer.from_folder(path)
         if model.config.kind != "encoder_decoder" or (path / "tokenizer.json").is_file():

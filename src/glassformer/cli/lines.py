@@ -209,7 +209,7 @@ def _in_lists(lines: Iterator[bytes], size: int) -> Iterator[list[bytes]]:
 def _as_chunks(
     raw: Iterable[list[bytes]], name: str, *, may_have_mark: bool = True, before: int = 0
 ) -> Iterator[Chunk]:
-    """Decode lists of lines. `name` is what the locations of the lines call the input.
+    """Decode lists of lines. `name` is the name of the input in the locations of lines.
 
     `may_have_mark` says that a byte-order mark before the first line has not been dropped yet. `before` is the number
     of lines of the input that are not read.

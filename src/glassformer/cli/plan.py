@@ -28,7 +28,7 @@ class MachineOptions:
     per_node: int | None = None
     """GPUs in one machine. (default: 8)"""
     memory: float | None = None
-    """Memory of a GPU in GB."""
+    """Memory of a GPU in GB. (default: that of --gpu, as for the options below)"""
     tflops: float | None = None
     """Peak of dense bf16 products of a GPU in TFLOP/s."""
     bandwidth: float | None = None
@@ -73,7 +73,7 @@ def plan(
 
     Args:
         model: A preset, such as llama or gpt2, a model folder, or a config.json of Glassformer or Hugging Face.
-        tokens: Number of tokens to train on, such as 300e9, for the number of days.
+        tokens: Number of tokens to train on, such as 300e9. Without it, no number of days is predicted.
         length: Tokens per sequence, of source and target each. (default: the model's maximum length, at most 2048)
         batch_tokens: Tokens of an update on all GPUs together.
         json: Print the layouts as JSON.

@@ -32,7 +32,7 @@ def rate(
 
     glassformer rate --data inputs.jsonl my-model other-model, and open the address in a browser. Each rater gives a
     name and sees the items in an order of their own, with the outputs of each item in random order. Mouse and keyboard
-    work. Every answer is stored at once. Run the same command again to go on; several raters may work at a time.
+    work. Every answer is stored at once. Run the same command again to resume; several raters may work at a time.
 
     Ctrl-C ends the server and prints the report: win rates or mean ratings with 95 % confidence intervals, and how far
     the raters agree.

@@ -53,9 +53,10 @@ def run(
 ) -> None:
     """Use a model on lines of text: one line out for each line in.
 
-    A model trained with Glassformer does its task with each line. A model of another library (a Hugging Face folder, a
-    GGUF file, a .bin file of llama2.c) rewrites each line if it is an encoder-decoder (T5, BART, Marian), continues or
-    answers it if it is a decoder (GPT-2, Llama, Mistral, Qwen), and turns it into a vector if it is an encoder (BERT).
+    A model trained with Glassformer does its task with each line. What a pretrained model does (a Hugging Face folder,
+    a GGUF file, a .bin file of llama2.c) depends on its architecture: an encoder-decoder (T5, BART, Marian) rewrites
+    each line, a decoder (GPT-2, Llama, Mistral, Qwen) continues or answers it, and an encoder (BERT) turns it into a
+    vector or does the task of its head.
 
     A file is read in large batches. The lines of a pipe are answered as they come: one by one if they come slowly, in
     batches if they come fast.
@@ -123,7 +124,7 @@ def _task_of(path: Path) -> str | None:
 def _kind_of(model: Any) -> str:
     """Return the key by which `check_taken` looks up the options that apply to a loaded pipeline.
 
-    It is the task of the pipeline, or the kind of a model of another library, such as "decoder".
+    It is the task of the pipeline, or the kind of a pretrained model, such as "decoder".
     """
     return str(getattr(model, "task", None) or getattr(getattr(model, "model", None), "kind", ""))
 
@@ -131,7 +132,7 @@ def _kind_of(model: Any) -> str:
 def _use(model: Any, given: Given, lines: LineOptions, answers: AnswerOptions, decoder: DecoderOptions) -> None:
     """Use a loaded pipeline: answer --prompt, hold a conversation on a terminal, or answer the lines of the input."""
     from glassformer.pipelines.encoder_pipeline import EncoderPipeline, embed_lines
-    from glassformer.pipelines.generator import Generator, said
+    from glassformer.pipelines.generator import Generator, as_messages
     from glassformer.pipelines.pipeline import LineRequest, Pipeline
 
     size = CHUNK if lines.output is None else FILE_CHUNK
@@ -156,7 +157,8 @@ def _use(model: Any, given: Given, lines: LineOptions, answers: AnswerOptions, d
         system=decoder.system,
     )
     if decoder.chat and isinstance(model, Generator):
-        model.answer_to(said("Hello", decoder.system))  # an error in the template is raised once, before any line
+        # An error in the template is raised once, before any line.
+        model.answer_to(as_messages("Hello", decoder.system))
     is_plain = request.n_best is None and not answers.scores and not answers.json
 
     def answer(texts: list[str]) -> list[str]:
@@ -173,9 +175,8 @@ def _use(model: Any, given: Given, lines: LineOptions, answers: AnswerOptions, d
 
     if decoder.prompt is not None:
         if is_plain:
-            prompt = (
-                model.answer_to(said(decoder.prompt, decoder.system)) if decoder.chat else model.read(decoder.prompt)
-            )
+            messages = as_messages(decoder.prompt, decoder.system)
+            prompt = model.answer_to(messages) if decoder.chat else model.read(decoder.prompt)
             _show(_write(model, prompt, request))
         else:
             (found,) = model.answer_texts([decoder.prompt], request)

@@ -127,14 +127,15 @@ class WritingOptions:
     """The most tokens to generate for a line. (default: the model's own, usually 256)"""
     temperature: float | None = None
     """0 takes the most likely token. More than 0 samples at random; 1 uses the model's own probabilities. (default:
-    0)"""
+    the model's own, usually 0)"""
     top_k: int | None = None
-    """Sample only from the N most likely tokens; 0 is all. Needs a --temperature above 0."""
+    """Sample only from the N most likely tokens; 0 is all. Needs a --temperature above 0. (default: 0)"""
     top_p: float | None = None
-    """Sample only from the most likely tokens whose probabilities add up to this. Needs a --temperature above 0."""
+    """Sample only from the most likely tokens whose probabilities add up to this. Needs a --temperature above 0.
+    (default: 1, all tokens)"""
     min_p: float | None = None
-    """Sample only from tokens that are at least this times as probable as the best one. Needs a --temperature above
-    0."""
+    """Sample only from tokens that are at least this times as probable as the best one. Needs a --temperature above 0.
+    (default: 0, all tokens)"""
     seed: int | None = None
     """Seed of the random numbers: the same seed gives the same text. Needs a --temperature above 0. (default: 0)"""
     repetition_penalty: float | None = None
@@ -166,9 +167,11 @@ class LanguageOptions:
     """For pretrained translators of many languages: mBART, M2M100, NLLB."""
 
     source_language: str = ""
-    """Language code of the lines, such as eng_Latn, or its first part if that is unique. (default: the tokenizer's)"""
+    """Language of the input: a code of the model, such as eng_Latn, or its first part if that is unique. (default: the
+    tokenizer's)"""
     target_language: str = ""
-    """Language code of the translations, likewise. (default: the one that the model's files choose, if they do)"""
+    """Language of the translations, a code likewise. (default: the one in the model's files; required if they have
+    none)"""
 
 
 WRITING = tuple(field.name for field in fields(WritingOptions))
@@ -181,7 +184,7 @@ EXTERNAL_MODELS = {
     "decoder": PipelineEntry("", "a decoder", DECODER_OPTIONS),
     "encoder": PipelineEntry("", "an encoder that turns texts into vectors", ("embed",)),
 }
-"""Which options models of other libraries take, by the kind of model."""
+"""Which options pretrained models take, by the kind of model."""
 
 Given = dict[str, Any]
 """Options with their values that the user gave and that only some models take, by field name."""
@@ -237,7 +240,7 @@ def check_ranges(given: Given) -> None:
 def check_taken(path: Path, kind: str, given: Given) -> None:
     """Raise a UsageError for an option that has no effect on the model at `path`.
 
-    `kind` is the task of the model, or the kind of a model of another library, such as "decoder".
+    `kind` is the task of the model, or the kind of a pretrained model, such as "decoder".
     """
     entry = PIPELINES.get(kind) or EXTERNAL_MODELS.get(kind)
     if entry is None:

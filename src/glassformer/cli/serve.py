@@ -31,8 +31,9 @@ def serve(
     answer /v1/embeddings. Every model answers /v1/tasks/NAME, which takes what `run` takes: it translates, classifies,
     tags, summarizes, answers or fills in. Open http://127.0.0.1:8000/docs in a browser for all addresses and fields.
 
-    Requests of all clients are computed together in one running batch. The answer to one does not depend on the others.
-    /health, /ready and /metrics are for load balancers and Prometheus. SIGTERM or Ctrl-C lets running requests finish.
+    Requests of all clients are computed together in one running batch. The answer to a request does not depend on other
+    requests. /health, /ready and /metrics are for load balancers and Prometheus. SIGTERM or Ctrl-C lets running
+    requests finish.
 
     Args:
         models: Models to serve: folders, or GGUF or llama2.c files. NAME=MODEL gives a model another name than that of

@@ -47,10 +47,11 @@ def chat(
     Args:
         model: A model with a chat template, or the address of a server, such as http://127.0.0.1:8000.
         system: The system message of the conversation.
-        temperature: 0 takes the most likely token; more draws at random. (default: that of the model or the server)
-        top_p: Draw only from the most likely tokens whose probabilities add up to this.
+        temperature: 0 takes the most likely token. More than 0 samples at random. (default: that of the model or the
+            server)
+        top_p: Sample only from the most likely tokens whose probabilities add up to this. (default: 1, all tokens)
         max_new_tokens: The most tokens of an answer. (default: that of the model or the server)
-        seed: Seed of the random numbers.
+        seed: Seed of the random numbers. (default: that of the model or the server)
         model_name: Which model of the server to ask. (default: the first)
         api_key: The server's API key. (default: the environment variable OPENAI_API_KEY)
     """
@@ -74,12 +75,12 @@ def _remote(address: str, model: str, key: str, given: dict[str, Any]) -> tuple[
 
 
 def _local(path: Path, given: dict[str, Any], compute: ComputeOptions) -> tuple[Answering, str]:
-    from glassformer.pipelines.generator import Generator, said
+    from glassformer.pipelines.generator import Generator, as_messages
 
     pipeline = compute.load(path)
     if not isinstance(pipeline, Generator) or not pipeline.can_chat:
         raise UsageError(f"{path} has no chat template: expected a model that was trained for conversations")
-    pipeline.answer_to(said("Hello"))  # an error in the template is raised once, before the conversation
+    pipeline.answer_to(as_messages("Hello"))  # an error in the template is raised once, before the conversation
     search = search_of(pipeline.generation, given)
     return lambda messages: pipeline.chat(messages, search), path.name
 

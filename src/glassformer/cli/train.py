@@ -27,7 +27,7 @@ class RunOptions:
     """Flags of `train` that are not part of a recipe."""
 
     out: Path | None = None
-    """Model folder to write; what the run needs to resume is in OUT.run beside it."""
+    """Model folder to write; the run folder OUT.run beside it holds the checkpoints to resume from."""
     recipe: Path | None = None
     """TOML file with options for this task; flags override it."""
     size: Literal["auto", "tiny", "small", "base"] = "auto"

@@ -25,12 +25,11 @@ Greedy search takes a, because 0.5 > 0.4, and ends with a text of at most 0.25. 
 "b END" with 0.36. The example of `BeamSearch` computes this.
 
 `reference/decoding.py` has the same search for one sentence in plain Python. With groups (`diverse_beam.py`) a sentence
-has several smaller beams. `recorded_beam.py` runs this search as recorded steps. The C++
-kernel `extend_beams` does steps 2 to 4 on a CPU. All these share a tie rule. Of
-continuations with equal totals the one whose hypothesis ranked higher comes first, then the likelier token, then the
-lower token id. Of finished texts with equal scores the one that ended earlier comes first, then the one that ranked
-higher, then the one of the earlier group. Whether totals are equal depends on rounding: on another CPU or in another
-batch they may differ in the last bit.
+has several smaller beams. `recorded_beam.py` runs this search as recorded steps. The C++ kernel `extend_beams` does
+steps 2 to 4 on a CPU. All of these share a tie rule. Of continuations with equal totals, the one whose hypothesis
+ranked higher comes first, then the likelier token, then the lower token id. Of finished texts with equal scores the one
+that ended earlier comes first, then the one that ranked higher, then the one of the earlier group. Whether totals are
+equal depends on rounding: on another CPU or in another batch they may differ in the last bit.
 
 Shapes: B sentences, G groups (1 without diverse beam search), K hypotheses per beam, V vocabulary, L written tokens.
 """

@@ -7,7 +7,7 @@ not depend on the other requests. A request passes through these stages:
 2. It is admitted, in the order of arrival, as soon as the pool (`runtime/cache_pool.py`) has a row for each of its
    sequences. A row that still holds the beginning of its prompt is reused (`prefix_reuse.py`).
 3. Its prompt is read. Prompts of similar length are read together. While other requests run, a step reads at most
-   `read_tokens` tokens, so a long prompt is read in parts and the running requests go on in between
+   `read_tokens` tokens, so a long prompt is read in parts and the running requests continue in between
    (`prompt_reader.py`).
 4. It runs: all running sequences take each step together, each at its own position. Nothing is padded, and no cache
    is copied when another request joins. On a GPU the steps are recorded, and the next step is launched before the

@@ -48,13 +48,13 @@ def stream_with_engine(
 ) -> Iterator[int]:
     """Yield what `stream` yields for these arguments, computed by an engine."""
     request = EngineRequest(list(tokens), config)
-    n_told = 0
+    n_yielded = 0
     with _open_engine(model, [request], end, begin, None) as engine:
         while not engine.is_idle:
             engine.step()
             written = request.rows[0].written if request.rows else []
-            yield from written[n_told:]
-            n_told = len(written)
+            yield from written[n_yielded:]
+            n_yielded = len(written)
     if request.error is not None:
         raise request.error
 

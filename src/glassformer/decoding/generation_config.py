@@ -194,7 +194,7 @@ def _defaults() -> dict[str, Any]:
 
 
 def _check_whole(name: str, value: Any) -> None:
-    if type(value) is int and 0 <= value <= _MAX_WHOLE:  # asking for Integral takes ten times as long
+    if type(value) is int and 0 <= value <= _MAX_WHOLE:  # the check for Integral takes ten times as long
         return
     is_whole = isinstance(value, Integral) and not isinstance(value, bool)
     if not is_whole:

@@ -169,7 +169,9 @@ def check_inputs(
     if config is not None:
         check_token_ids(config, vocab_size)
     if (begin is None) == isinstance(model, EncoderDecoderModel):
-        expected = "the token it begins with" if begin is None else "none, for a decoder-only model continues its input"
+        expected = (
+            "the token it begins with" if begin is None else "none, because a decoder-only model continues its input"
+        )
         raise ValueError(f"begin={begin}: expected {expected}")
     if begin is not None and not 0 <= begin < vocab_size:
         raise ValueError(f"begin={begin}: expected a token from 0 to {vocab_size - 1}")

@@ -19,7 +19,7 @@ def find_longest_prefix(pool: CachePool, tokens: Sequence[int], minimum: int) ->
     for row in pool.rows:
         if row.state == "free" or row.memory_length:
             continue
-        needed = max(longest, minimum)  # tokens are counted only if enough are the same, which is soon known
+        needed = max(longest, minimum)  # comparing slices is faster than counting, and rules out most rows
         if min(row.length, len(tokens) - 1) < needed or row.tokens[:needed] != tokens[:needed]:
             continue
         n_shared = count_shared(row.tokens[: row.length], tokens[:-1])

@@ -146,7 +146,7 @@ def _windows(length: int, context: int, stride: int) -> Iterator[tuple[int, int,
 def _batches(sizes: list[int], batch_tokens: int) -> list[list[int]]:
     """Group the indices of `sizes`, largest size first, into batches of at most `batch_tokens` padded tokens.
 
-    A size above that limit gets a batch of its own.
+    A size above that limit gets a separate batch.
     """
     waiting, batches = sorted(range(len(sizes)), key=lambda index: -sizes[index]), []
     while waiting:

@@ -54,7 +54,7 @@ class TracedBeamSearch(BeamSearch):
 
     @override
     def _extend_by(self, logs: Tensor, tokens: Tensor) -> Tensor:
-        """Extend the hypotheses by plain operations: the kernel does all in one call, of which nothing is noted."""
+        """Extend the hypotheses by plain operations, which can be traced; the kernel does everything in one call."""
         shape = *self.alive.shape, -1
         return self._continue(*self._rank(self.alive, logs.view(shape), tokens.view(shape), self.by_rank))
 

@@ -193,7 +193,7 @@ def describe_model(model: Model, name: str, pipe: Any = None) -> dict[str, Any]:
 
 
 def describe_output(pipe: Any, read: ModelText, output: Tensor, objective: Objective) -> dict[str, Any]:
-    """Return what the model answers: the text, label, tags or vector, and its loss."""
+    """Return the answer of the model: the text, label, tags or vector, and its loss."""
     found: dict[str, Any] = {"text": "", "kind": "text", "labels": None, "loss": None}
     found["loss"] = number(objective.losses(output)[0])
     head = read.model.config.head

@@ -63,7 +63,7 @@ def measure_heads(pipe: Any, read: ModelText, objective: Objective, output: Tens
 def write_without_heads(
     pipe: Any, text: str, read: ModelText, options: ExplainOptions, found: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Add to the heads that change the loss most, as "written", what the model writes without each; return all heads.
+    """Add the text that the model writes without it, as "written", to each head that changes the loss most; return all.
 
     Heads of a model that writes no text, of a given target, and of a text that is drawn at random have no such entry.
     """

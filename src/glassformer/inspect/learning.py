@@ -55,7 +55,7 @@ def describe_learning(pipe: Pipeline, read: ModelText, options: ExplainOptions, 
 def _replay(
     pipe: Any, read: ModelText, options: ExplainOptions, folder: Path
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return what the kept checkpoints write for the text, and their attention on the text of the finished model."""
+    """Return the texts that the kept checkpoints write, and their attention on the text of the finished model."""
     positions = saved_positions(folder) if folder.is_dir() else []
     step = max(1, -(-len(positions) // MOST_CHECKPOINTS))
     chosen = sorted({*positions[::step], *positions[-1:]})

@@ -50,7 +50,6 @@ from glassformer.nn.masks import Mask
 from glassformer.nn.multi_head_attention import MultiHeadAttention, fold_rows, unfold_rows
 
 PatchFunction = Callable[[Tensor], Tensor]
-Hook = Callable[..., Any]
 ATTENTION_PARTS = ("in", "q", "k", "v", "weights", "heads", "out")
 STACKS = ("encoder", "decoder")
 EMBEDDINGS = ("embeddings", "source_embeddings", "target_embeddings")

@@ -18,7 +18,7 @@ class WholeOutputs:
         self._kept: OrderedDict[tuple[Any, ...], dict[str, Any]] = OrderedDict()
 
     def get(self, pipe: Pipeline, text: str, options: ExplainOptions) -> dict[str, Any] | None:
-        """Return what the model answered without ablation; None if it is not kept."""
+        """Return the answer of the model without ablation; None if it is not kept."""
         return None if options.sample else self._kept.get(_key(pipe, text, options))
 
     def put(self, pipe: Pipeline, text: str, options: ExplainOptions, output: dict[str, Any]) -> None:

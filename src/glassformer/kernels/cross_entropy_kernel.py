@@ -58,7 +58,7 @@ if HAS_TRITON:
                     logits + places, mask=places < width, other=float("-inf"), eviction_policy="evict_last"
                 ).to(tl.float32)
                 numbers = tl.where(is_there, numbers, float("-inf"))
-                # exp(best - larger) and exp(numbers - larger), one of which is 1: exponentials take most of the time.
+                # Of exp(best - larger) and exp(numbers - larger) one is 1. Exponentials take most of the time.
                 smaller = tl.exp(-tl.abs(numbers - best))
                 total = tl.where(numbers > best, total * smaller + 1.0, total + smaller)
                 best = tl.maximum(best, numbers)

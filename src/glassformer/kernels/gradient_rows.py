@@ -1,8 +1,8 @@
 """Rows of activations and gradients in training: one pass computes them, sums their columns and quantizes them.
 
 Compiled code reads a large gradient once to compute it, again to sum its columns (the gradient of a bias), and twice to
-quantize rows of more than 1,024 numbers. Here a Triton program holds a whole row in registers, and adds up the columns
-of the rows that it computes. The functions are operators of torch, which compiled code can call.
+quantize rows of more than 1,024 numbers. Here a Triton program holds a whole row in registers, and sums the columns of
+the rows that it computes. The functions are registered as torch operators, so that compiled code can call them.
 """
 
 from typing import Any

@@ -49,5 +49,5 @@ def best_of(answer: str, references: Sequence[str], measure: Callable[[str, str]
 
     References that are empty after normalization are ignored, unless all of them are empty.
     """
-    told = [reference for reference in references if normalize(reference)] or [""]
-    return max(measure(answer, reference) for reference in told)
+    nonempty = [reference for reference in references if normalize(reference)] or [""]
+    return max(measure(answer, reference) for reference in nonempty)

@@ -39,8 +39,8 @@ class Scores:
         return self.values[name]
 
     def __str__(self) -> str:
-        told = ", ".join(f"{title_of(name)} {in_digits(name, value)}" for name, value in self.values.items())
-        return f"{told} ({self.about})" if self.about else told
+        values = ", ".join(f"{title_of(name)} {in_digits(name, value)}" for name, value in self.values.items())
+        return f"{values} ({self.about})" if self.about else values
 
 
 def in_digits(name: str, value: float) -> str:

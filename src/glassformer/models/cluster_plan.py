@@ -171,9 +171,9 @@ def predict_update(
     accumulate: int = 1,
     checkpointing: bool = False,
 ) -> ClusterPlan:
-    """Return the predicted memory and time of an update in one layout: of `plan`, and of a run of `train` on GPUs.
+    """Return the predicted memory and time of an update in one layout, for `plan` and for runs of `train` on GPUs.
 
-    `shape` is that of one step on one device; an update has `accumulate` steps.
+    `shape` is the shape of one step on one device; an update has `accumulate` steps.
     """
     memory = step_memory(
         config, shape, shard=shard, tensor=tensor, checkpointing=checkpointing, keeps_gradients=accumulate > 1

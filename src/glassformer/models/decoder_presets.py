@@ -8,7 +8,7 @@ from glassformer.models.config import ModelConfig
 
 
 class DecoderSizes(NamedTuple):
-    """The sizes of a decoder. Without `n_kv_heads`, each head has keys and values of its own."""
+    """The sizes of a decoder. Without `n_kv_heads`, each head has its own keys and values."""
 
     vocab_size: int
     n_decoder_layers: int

@@ -44,10 +44,10 @@ def build_on_meta(config: ModelConfig) -> EncoderModel | DecoderModel | EncoderD
 def build_with_new_head(config: ModelConfig) -> EncoderModel | DecoderModel | EncoderDecoderModel:
     """Return a model on the meta device whose head has the values that `build_model(config)` would give it.
 
-    The random numbers of all other parameters are drawn and dropped, one tensor at a time. So the head, and whatever
-    is drawn afterwards, do not depend on whether the whole model was in memory.
+    The random numbers of all other parameters are drawn and discarded, one tensor at a time. So the random numbers of
+    the head, and all that are drawn afterwards, are those of `build_model`.
     """
-    with torch.device("meta"), _DroppedNumbers() as numbers:
+    with torch.device("meta"), _DiscardedNumbers() as numbers:
         model = build_model(config)
     state, head, empty_head = torch.get_rng_state(), make_head(config), model.head
     if head is None or empty_head is None:
@@ -70,8 +70,8 @@ RANDOM = (Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init.uniform_, nn
 """The functions that initialize parameters with random numbers."""
 
 
-class _DroppedNumbers(TorchFunctionMode):
-    """A mode in which the functions of `RANDOM` draw the numbers of a tensor on the meta device, and drop them."""
+class _DiscardedNumbers(TorchFunctionMode):
+    """A mode in which the functions of `RANDOM` draw the numbers of a tensor on the meta device and discard them."""
 
     def __init__(self) -> None:
         super().__init__()

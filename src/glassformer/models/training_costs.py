@@ -37,13 +37,13 @@ class StepMemory(NamedTuple):
     activations: int
     """Bytes that the layers keep for the backward pass."""
     working: int
-    """Gradients of the activations of one layer, while it is differentiated."""
+    """Gradients of one layer's activations during its backward pass."""
     logits: int
     """The output of the last layer, which becomes its own gradient."""
 
     @property
     def total(self) -> int:
-        """Return the peak: that of the backward pass where it begins, or where it ends."""
+        """Return the peak: at the start of the backward pass, or at its end."""
         return self.states + max(self.gradients, self.activations + self.working + self.logits)
 
 
@@ -109,7 +109,7 @@ def step_memory(
 ) -> StepMemory:
     """Return the memory of a step in bf16 with AdamW on one of `shard` x `tensor` devices that share the model.
 
-    `keeps_gradients` says that an update has several steps.
+    `keeps_gradients` says that an update has several steps, between which gradients are kept.
     """
     parameters = count_parameters(config)
     n_copied: float = parameters

@@ -48,7 +48,7 @@ class Model(nn.Module):
         """
         return hidden if self.head is None else self.head(hidden, mask)
 
-    def under(self, config: ModelConfig) -> Self:
+    def copy_with_head(self, config: ModelConfig) -> Self:
         """Return a new model of this `config`, which must equal this model's config except for the head.
 
         The new model's head is randomly initialized; all its other parameters are copied from this model.

@@ -83,8 +83,8 @@ def attend(
     mask = Mask() if mask is None else mask
     _check(q, k, v, mask, bias, dropout, backend)
     scale = q.shape[-1] ** -0.5 if scale is None else scale
-    form = "math" if softcap is not None and backend == "sdpa" else backend
-    output = _BACKENDS[form](q, k, v, mask, bias, scale, softcap, dropout)
+    used = "math" if softcap is not None and backend == "sdpa" else backend
+    output = _BACKENDS[used](q, k, v, mask, bias, scale, softcap, dropout)
     weights = attention_weights(q, k, mask=mask, bias=bias, scale=scale, softcap=softcap) if need_weights else None
     return Attended(output, weights)
 

@@ -15,7 +15,7 @@ from glassformer.nn.tensor_checks import check_positive, check_width
 class Router(nn.Linear):
     """The linear layer that scores the experts, or the gate of a shared expert.
 
-    It is a class of its own so that quantization leaves it as it is: a small error of a score may choose another
+    It is a separate class so that quantization leaves it as it is: a small error of a score may choose another
     expert.
     """
 

@@ -1,6 +1,6 @@
-"""What each layer of a stack takes besides its input: the mask, the score bias and the rotary angles.
+"""The inputs of each layer of a stack besides the hidden states: the mask, the score bias and the rotary angles.
 
-Layers of one kind take the same, which is computed once. There is one kind in most models. In some, a few layers are
+They are computed once for each kind of layer. Most models have one kind. In some, a few layers are
 global: they ignore the mask's window, and their rotary positions may have another base.
 """
 
@@ -17,7 +17,7 @@ from glassformer.nn.positions import Rotary, Rotation
 
 
 class LayerKinds(NamedTuple):
-    """Which layers of a stack differ from the others in attention, by their numbers from 0."""
+    """The layers of a stack with other attention than the rest, by their numbers from 0."""
 
     global_layers: frozenset[int] = frozenset()
     """Layers that ignore the window of the mask."""
@@ -31,7 +31,7 @@ class LayerKinds(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scene:
+class SharedInputs:
     """Inputs that all layers of a stack share in one forward pass."""
 
     positions: Tensor  # (B or 1, T)
@@ -57,14 +57,14 @@ class LayerInputs:
 
     def __init__(
         self,
-        scene: Scene,
+        shared: SharedInputs,
         kinds: LayerKinds,
         *,
         score_bias: nn.Module | None,
         rotary: Rotary | None,
         local_rotary: Rotary | None,
     ):
-        self.scene, self.kinds, self.score_bias = scene, kinds, score_bias
+        self.shared, self.kinds, self.score_bias = shared, kinds, score_bias
         self.rotary, self.local_rotary = rotary, local_rotary
         self._masks: dict[tuple[bool, int], dict[str, Any]] = {}
         self._rotations: dict[bool, Rotation] = {}
@@ -74,7 +74,7 @@ class LayerInputs:
         return self._mask_and_bias(index, place) | {"rotation": self._rotation(index)}
 
     def _mask_and_bias(self, index: int, place: int) -> dict[str, Any]:
-        scene, bias_module, mask = self.scene, self.score_bias, self.scene.mask
+        shared, bias_module, mask = self.shared, self.score_bias, self.shared.mask
         is_global = mask is not None and mask.window is not None and index in self.kinds.global_layers
         place = place if isinstance(bias_module, nn.ModuleList) else 0
         if (is_global, place) not in self._masks:
@@ -84,10 +84,10 @@ class LayerInputs:
             bias = (
                 None
                 if module is None
-                else module(scene.positions, scene.key_positions).to(scene.like.device, scene.dtype)
+                else module(shared.positions, shared.key_positions).to(shared.like.device, shared.dtype)
             )
-            if mask is not None and scene.is_additive:
-                mask = mask.with_additive(scene.positions.shape[1], scene.n_keys, bias, scene.like, scene.kernels)
+            if mask is not None and shared.is_additive:
+                mask = mask.with_additive(shared.positions.shape[1], shared.n_keys, bias, shared.like, shared.kernels)
             self._masks[is_global, place] = {"mask": mask, "bias": bias}
         return self._masks[is_global, place]
 
@@ -97,5 +97,5 @@ class LayerInputs:
         if rotary is None or index in self.kinds.unrotated_layers:
             return None
         if is_local not in self._rotations:
-            self._rotations[is_local] = rotary(self.scene.positions)
+            self._rotations[is_local] = rotary(self.shared.positions)
         return self._rotations[is_local]

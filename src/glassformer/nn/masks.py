@@ -1,11 +1,12 @@
 """Attention masks. True always means *may attend*.
 
 A `Mask` describes its rules (causal, window, padding, segments) and builds the boolean tensor only when a backend needs
-it. A plain causal mask reaches the fused kernel as a flag. With a window and many queries, the mask is built for a
-block of queries and the keys in their reach at a time, so that memory grows with the length, not with its square
-(`by_blocks`). Queries are the *last* positions of the keys: with a cache
-of seven tokens, two new queries have nine keys and are at positions 7 and 8. The same rule therefore works for whole
-sequences, chunks and single tokens.
+it. A plain causal mask reaches the fused kernel as a flag. With a window and many queries, the mask is built for one
+block of queries at a time, with the keys in their reach, so that memory grows with the length, not with its square
+(`by_blocks`).
+
+Queries are the *last* positions of the keys: with a cache of seven tokens, two new queries have nine keys and are at
+positions 7 and 8. The same rule therefore works for whole sequences, chunks and single tokens.
 
 `models/inputs.py` builds the mask of a model's input: causal in decoders, with padding and segments where given.
 """

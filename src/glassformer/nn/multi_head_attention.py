@@ -46,8 +46,9 @@ class MultiHeadAttention(nn.Module):
         n_kv_heads: Number of key-value heads, each shared by n_heads / n_kv_heads query heads. Fewer than `n_heads` is
             grouped-query attention (Ainslie et al. 2023), 1 is multi-query attention. The default is `n_heads`.
         head_dim: Size of one head. The default is d_model / n_heads.
-        key_bias: Whether the key projection has a bias, if the others have one.
-        relative_proj: Whether vectors of relative positions have projections besides those of queries and keys.
+        key_bias: Whether the key projection has a bias, if those of queries and values have one (`qkv_bias`).
+        relative_proj: Whether vectors of relative positions have their own projections; otherwise they use those of
+            queries and keys.
         qk_norm: Kind of norm, one of those in `norms.py`, that is applied to each head's queries and keys before q kᵀ
             is computed. None applies no norm.
         qk_norm_over: Whether these norms are over each head, or over all heads at once, as in OLMo 2.
@@ -183,8 +184,8 @@ class MultiHeadAttention(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Split the output of `qkv_proj` into queries (B, H, T, D), keys and values (B, G, T, D).
 
-        Queries and keys are normalized and rotated: together if they have no norms of their own, which are fewer steps.
-        Those that are not rotated are separate: their gradients are then put together in one step, which is faster.
+        Queries and keys are normalized and rotated. Without norms they are rotated together, which takes fewer
+        operations. Without rotation all three are split at once, because their gradients are then joined at once.
         """
         heads, groups, width = self.n_heads, self.n_kv_heads, self.head_dim
         if self.q_norm is None and self.k_norm is None and rotation is not None:

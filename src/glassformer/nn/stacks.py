@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 from glassformer.kernels.kernel_set import KernelSet
 from glassformer.nn.cache import KVCache
 from glassformer.nn.disentangled_positions import DisentangledPositions
-from glassformer.nn.layer_inputs import LayerInputs, LayerKinds, Scene
+from glassformer.nn.layer_inputs import LayerInputs, LayerKinds, SharedInputs
 from glassformer.nn.layers import Layer
 from glassformer.nn.masks import Mask
 from glassformer.nn.norms import normalize
@@ -86,7 +86,7 @@ class Stack(nn.Module):
             memory: Output of the encoder, (B, S, C), for cross-attention.
             memory_mask: Which tokens of the encoder's output may be attended to.
             cache: Keys and values of earlier calls. The new ones are written to it.
-            kernels: Kernels that may compute the attention and the final norm; those of the cache come first.
+            kernels: Kernels for the attention and the final norm; those of `cache` are used instead if it is given.
         """
         if cache is not None:
             cache.check_layers(self.depth)
@@ -94,7 +94,7 @@ class Stack(nn.Module):
         kernels = kernels if cache is None else cache.kernels
         n_keys = x.shape[1] if cache is None else cache.n_keys(x.shape[1])
         like = _like_products_of(x)
-        scene = Scene(
+        shared_inputs = SharedInputs(
             positions=positions,
             key_positions=keys,
             mask=mask,
@@ -104,8 +104,8 @@ class Stack(nn.Module):
             kernels=kernels,
             is_additive=self.relative is None,
         )
-        own = LayerInputs(
-            scene, self.kinds, score_bias=self.score_bias, rotary=self.rotary, local_rotary=self.local_rotary
+        by_layer = LayerInputs(
+            shared_inputs, self.kinds, score_bias=self.score_bias, rotary=self.rotary, local_rotary=self.local_rotary
         )
         if memory is not None and memory_mask is not None:
             group_size = x.shape[0] // max(memory.shape[0], 1)  # sequences that share one encoder output
@@ -118,7 +118,7 @@ class Stack(nn.Module):
             if self.training and self.layer_drop and torch.rand(()) < self.layer_drop:
                 continue
             place = index % len(self.layers)
-            layer, inputs = self.layers[place], shared | own.of(index, place)
+            layer, inputs = self.layers[place], shared | by_layer.of(index, place)
             if self.gradient_checkpointing and self.training and cache is None:
                 x = checkpoint(layer, x, use_reentrant=False, **inputs)
             else:

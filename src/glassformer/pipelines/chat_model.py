@@ -24,12 +24,12 @@ if TYPE_CHECKING:  # `glassformer run` imports no metrics
     from glassformer.metrics.scores import Scores
     from glassformer.text.chat_training import MarkedTokens
 
-Said = TypeVar("Said", Conversation, AnswerPair)
+ChatExample = TypeVar("ChatExample", Conversation, AnswerPair)
 BATCH_TOKENS = 2048
 """The most tokens of a batch that is scored, unless `batch_tokens` is given: the logits take most of the memory."""
 
 
-class Talker(Generator, TrainedPipeline[Said], Generic[Said]):
+class ConversationPipeline(Generator, TrainedPipeline[ChatExample], Generic[ChatExample]):
     """The base class of decoders that were fine-tuned to answer messages, with their tokenizer and chat template."""
 
     def __init__(self, model: DecoderModel, base: PretrainedBase, generation: GenerationConfig | None = None):
@@ -99,7 +99,7 @@ class Talker(Generator, TrainedPipeline[Said], Generic[Said]):
         return "log-probability of the answers"
 
 
-class ChatModel(Talker[Conversation]):
+class ChatModel(ConversationPipeline[Conversation]):
     """A decoder that was fine-tuned on conversations."""
 
     task = "chat"
@@ -120,7 +120,7 @@ class ChatModel(Talker[Conversation]):
         return Scores({"loss": loss, "perplexity": math.exp(min(loss, 700.0))})
 
 
-class PreferenceModel(Talker[AnswerPair]):
+class PreferenceModel(ConversationPipeline[AnswerPair]):
     """A decoder that was fine-tuned on preferred and rejected answers."""
 
     task = "preference"

@@ -91,7 +91,7 @@ class Classifier(EncoderPipeline[LabeledExample]):
     def answer_lines(self, lines: Sequence[str], request: LineRequest) -> list[LineAnswer]:
         """Return the predicted labels of each line, separated by commas. A tab in a line separates a pair of texts."""
         blank = LineAnswer("", {"labels": []})
-        return answer_lines_with_text(lines, blank, lambda told: self._label_lines(told, request.n_best))
+        return answer_lines_with_text(lines, blank, lambda texts: self._label_lines(texts, request.n_best))
 
     def _label_lines(self, lines: list[str], n_best: int | None) -> list[LineAnswer]:
         answers = []

@@ -78,24 +78,24 @@ def convert(
     else:
         check_output(out, overwrite=overwrite)
     model = load_model(path, allow_pickle=allow_pickle)
-    foreign = read_external(path, allow_pickle=allow_pickle) if is_external(path) else None
-    homes = [path] if foreign is None or foreign.base is None else [foreign.base, path]
+    external = read_external(path, allow_pickle=allow_pickle) if is_external(path) else None
+    homes = [path] if external is None or external.base is None else [external.base, path]
     texts = {
         name: (home / name).read_text(encoding="utf-8") for home in homes for name in TEXTS if (home / name).is_file()
     }
-    origin = read_origin(path) if foreign is None else foreign.config
+    origin = read_origin(path) if external is None else external.config
     if origin is not None:
         values = {key: origin[key] for key in origin if key.endswith("_token_id")} | _labels(origin, model)
-        values |= {} if foreign is not None else hf_labels(path, model)
+        values |= {} if external is not None else hf_labels(path, model)
         family = family_by_type(origin.get("model_type"))
     else:
         values = {"pad_token_id": PAD, "bos_token_id": BEGIN, "eos_token_id": END}
         values |= {"decoder_start_token_id": BEGIN} if model.kind == "encoder_decoder" else {}
         family = None
-    if foreign is not None and foreign.tokenizer_json is not None:
-        texts["tokenizer.json"] = foreign.tokenizer_json
-        texts["tokenizer_config.json"] = json.dumps(dict(foreign.tokenizer_config), indent=2)
-    if (foreign is None) != (to == "safetensors"):
+    if external is not None and external.tokenizer_json is not None:
+        texts["tokenizer.json"] = external.tokenizer_json
+        texts["tokenizer_config.json"] = json.dumps(dict(external.tokenizer_config), indent=2)
+    if (external is None) != (to == "safetensors"):
         search = json.loads(texts.pop("generation_config.json", "{}"))  # each library has its own settings
         if to == "hf" and origin is None:
             texts |= hf_texts(model, texts, search, values)
@@ -103,18 +103,18 @@ def convert(
     if to == "safetensors" and origin is not None:
         texts[ORIGIN] = json.dumps({"model_type": origin["model_type"], **values}, indent=2)
     if to == "hf":
-        home = None if foreign is None or not path.is_dir() else homes[0]
+        home = None if external is None or not path.is_dir() else homes[0]
         more, weights = sentence_files(model, home, allow_pickle)
         texts |= more
         model = without_embedding_head(model)
     if to == "safetensors":
-        if foreign is None and (path / TASK).is_file():
+        if external is None and (path / TASK).is_file():
             texts[TASK] = (path / TASK).read_text(encoding="utf-8")
         save_model(out, model, texts, overwrite=overwrite)
         return model
     try:
         if to == "hf":
-            extra = None if foreign is None else read_extra_heads(foreign, model.config)
+            extra = None if external is None else read_extra_heads(external, model.config)
             save_hf_folder(
                 out,
                 model,

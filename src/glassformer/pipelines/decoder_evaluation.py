@@ -1,4 +1,4 @@
-"""Evaluate a decoder of another library: perplexity of texts, and multiple choice by log-probability."""
+"""Evaluate a pretrained decoder: perplexity of texts, and multiple choice by log-probability."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Turn texts into vectors with an encoder that was loaded from the format of another library."""
+"""Turn texts into vectors with a pretrained encoder."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -250,4 +250,6 @@ def unknown_label(label: str, known: Sequence[str], where: str) -> ValueError:
 def embed_lines(tool: EncoderPipeline[Any], lines: Sequence[str]) -> list[LineAnswer]:
     """Return the vector of each line as a JSON list, for `glassformer run --embed`. A blank line stays blank."""
     blank = LineAnswer("", {"vector": None})
-    return answer_lines_with_text(lines, blank, lambda told: [vector_answer(row) for row in tool.embed(told).tolist()])
+    return answer_lines_with_text(
+        lines, blank, lambda texts: [vector_answer(row) for row in tool.embed(texts).tolist()]
+    )

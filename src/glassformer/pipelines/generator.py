@@ -71,7 +71,10 @@ class Generator(Pipeline):
         """Answer texts as `answer_lines` does, but an empty one too: the model then starts a new text."""
         if not lines:
             return []
-        prompts = [self.answer_to(said(text, request.system)) if request.chat else self.read(text) for text in lines]
+        if request.chat:
+            prompts = [self.answer_to(as_messages(text, request.system)) for text in lines]
+        else:
+            prompts = [self.read(text) for text in lines]
         found = self.candidates_after(prompts, request.generation, with_scores=request.with_scores)
         return [answer_of(one, request) for one in found]
 
@@ -139,7 +142,7 @@ class Generator(Pipeline):
         return self.fit_inputs(prompts, limit, lambda prompt: prompt[:kept])
 
 
-def said(text: str, system: str | None = None) -> list[dict[str, str]]:
+def as_messages(text: str, system: str | None = None) -> list[dict[str, str]]:
     """Return a conversation: the message `system`, unless it is None, and then `text` as the user's message."""
     first = [] if system is None else [{"role": "system", "content": system}]
     return [*first, {"role": "user", "content": text}]

@@ -150,4 +150,4 @@ def _settings(folder: Path | None) -> dict[str, str]:
 
 def without_embedding_head(model: AnyModel) -> AnyModel:
     """Return the model that HF Transformers can express: one with an embedding head loses it."""
-    return model.under(model.config.with_head("none")).eval() if model.config.head == "embedding" else model
+    return model.copy_with_head(model.config.with_head("none")).eval() if model.config.head == "embedding" else model

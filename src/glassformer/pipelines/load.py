@@ -1,5 +1,7 @@
-"""Load a model from disk, in Glassformer's format or that of another library, as a pipeline."""
+"""Load a model folder or file, trained here or pretrained, as a pipeline."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -136,20 +138,21 @@ def _tokenizer_in_file(path: Path, opened: ExternalModel) -> PretrainedTokenizer
 
 
 def _load(path: Path, read_model: ModelLoader, allow_pickle: bool) -> Loaded:
-    foreign = read_external(path, allow_pickle=allow_pickle) if is_external(path) else None
-    origin = foreign.config if foreign is not None else read_origin(path)
-    if origin is None or (foreign is None and (path / TASK).is_file()):
+    """Read a model with its tokenizer, and return the pipeline of its task or, if it is pretrained, of its kind."""
+    external = read_external(path, allow_pickle=allow_pickle) if is_external(path) else None
+    origin = external.config if external is not None else read_origin(path)
+    if origin is None or (external is None and (path / TASK).is_file()):
         found: Loaded = pipeline_named(read_about(path)["task"]).from_folder(path, read_model)
         return found
     is_encoder = family_by_type(origin.get("model_type")).kind == "encoder"
     # A file's tokenizer comes first: reading it takes memory for a moment, which the weights can then reuse.
-    tokenizer = _tokenizer_in_file(path, foreign) if foreign is not None and path.is_file() else None
-    base = path if foreign is None or foreign.base is None else foreign.base
+    tokenizer = _tokenizer_in_file(path, external) if external is not None and path.is_file() else None
+    base = path if external is None or external.base is None else external.base
     model = read_model(
         path,
         allow_pickle=allow_pickle,
         adapt=(lambda config: encoder_config(base, config)) if is_encoder else None,
-        external=foreign,
+        external=external,
     )
     path = path if (path / "tokenizer.json").is_file() else base
     tokenizer = tokenizer or PretrainedTokenizer.from_folder(path)
@@ -163,34 +166,62 @@ def _load(path: Path, read_model: ModelLoader, allow_pickle: bool) -> Loaded:
     if isinstance(model, DecoderModel):
         return Generator(model, tokenizer)
     assert isinstance(model, EncoderDecoderModel)
-    settings = {**origin, **_generation(base)}
+    return _text_to_text(path, model, tokenizer, origin, base)
+
+
+def _text_to_text(
+    path: Path, model: EncoderDecoderModel, tokenizer: PretrainedTokenizer, origin: Mapping[str, Any], base: Path
+) -> TextToText:
+    """Return the pipeline of a pretrained encoder-decoder.
+
+    `origin` is HF's config, and `base` the folder of the model, or of the base model of an adapter.
+    """
+    search_settings = _generation_settings(base)
+    settings = {**origin, **search_settings}
     begin, languages = read_int(settings, "decoder_start_token_id", default=-1), read_layout(tokenizer)
-    if languages is not None and not languages.is_before and origin.get("model_type") == "mbart":
+    if languages is not None and not languages.is_before and settings.get("model_type") == "mbart":
         begin = begin if begin in languages.codes.values() else -1  # mBART begins a text with its language
     if not (0 <= begin < model.config.vocab_size or (begin == -1 and languages is not None)):
         raise ValueError(
             f"{path} does not say which token its texts begin with: expected decoder_start_token_id in "
             f"config.json, an id below {model.config.vocab_size}"
         )
-    beams, longest = read_int(settings, "num_beams", default=4), read_int(settings, "max_length", default=512)
-    check_cost(path, beams, longest)
-    stops = settings.get("early_stopping")
     target = PretrainedTokenizer.from_folder(path, target=True)
-    pad, forced = target.pad, read_int(settings, "forced_bos_token_id", default=-1)
-    search = GenerationConfig(
-        num_beams=beams,
-        max_new_tokens=max(longest - 1, 1),  # HF counts the start token
-        length_penalty=read_float(settings, "length_penalty", default=1.0),
-        no_repeat_ngram_size=read_int(settings, "no_repeat_ngram_size", default=0),
-        early_stopping="never" if stops == "never" else read_bool(settings, "early_stopping", default=False),
-        # Marian has a logit for padding, which must never be generated.
-        suppress_tokens=() if pad is None or pad == target.end else (pad,),
-        prefix=(forced,) if 0 <= forced < model.config.vocab_size else (),
-    )
+    # As in HF, a generation_config.json replaces the search settings of config.json.
+    search = _read_search(base, search_settings or origin, target)
+    forced = read_int(settings, "forced_bos_token_id", default=-1)
+    if 0 <= forced < model.config.vocab_size:
+        search = replace(search, prefix=(forced,))
     return TextToText(model, tokenizer, target, begin=begin, generation=search, languages=languages)
 
 
-def _generation(path: Path) -> dict[str, object]:
+def _read_search(path: Path, settings: Mapping[str, Any], target: PretrainedTokenizer) -> GenerationConfig:
+    """Return the search that HF's `generate` makes with the settings of a folder, but with 4 beams by default.
+
+    HF counts the start token in max_length and min_length, but not in max_new_tokens and min_new_tokens, which replace
+    them.
+    """
+    beams = read_int(settings, "num_beams", default=4)
+    most, least = read_int(settings, "max_length", default=512), read_int(settings, "min_length", default=0)
+    longest = read_int(settings, "max_new_tokens", default=most - (most > 1))
+    shortest = read_int(settings, "min_new_tokens", default=least - 1)
+    check_cost(path, beams, longest)
+    stops, pad = settings.get("early_stopping"), target.pad
+    return GenerationConfig(
+        num_beams=beams,
+        max_new_tokens=longest,
+        min_new_tokens=min(max(shortest, 0), longest),
+        length_penalty=read_float(settings, "length_penalty", default=1.0),
+        no_repeat_ngram_size=read_int(settings, "no_repeat_ngram_size", default=0),
+        repetition_penalty=read_float(settings, "repetition_penalty", default=1.0),
+        early_stopping="never" if stops == "never" else read_bool(settings, "early_stopping", default=False),
+        # Marian has a logit for padding, which must never be generated.
+        suppress_tokens=() if pad is None or pad == target.end else (pad,),
+    )
+
+
+def _generation_settings(path: Path) -> dict[str, object]:
+    """Return the values of a folder's `generation_config.json`, without nulls; empty if there is no such file."""
     file = path / GENERATION
     found = read_json_table(file) if file.is_file() else {}
     return {key: value for key, value in found.items() if value is not None}

@@ -58,7 +58,7 @@ class PretrainedBase(NamedTuple):
 
 
 def read_base(path: Path) -> PretrainedBase | None:
-    """Return the tokenizers of a model of another library, or of one that was fine-tuned from such a model.
+    """Return the tokenizers of a pretrained model, or of one that was fine-tuned from it.
 
     `path` is a model folder or a GGUF file. The result is None for a model whose tokenizer Glassformer trained.
     """

@@ -1,4 +1,4 @@
-"""Choose the pipeline of an encoder that was loaded from the format of another library, by its head."""
+"""Choose the pipeline of a pretrained encoder by its head."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Generate texts from source texts with an encoder-decoder that was loaded from the format of another library."""
+"""Generate texts from source texts with a pretrained encoder-decoder."""
 
 import copy
 from collections.abc import Sequence
@@ -47,7 +47,7 @@ class TextToText(Pipeline):
         self.generation = generation or GenerationConfig(num_beams=4)
         self.languages = languages
         self.source_language = ""
-        """Language code of the sources; empty is the one that the tokenizer puts beside a text."""
+        """Language code of the sources; if empty, the tokenizer adds its own."""
 
     def with_languages(self, source: str = "", target: str = "") -> Self:
         """Return a pipeline that translates from one language to another, for a model with language codes.

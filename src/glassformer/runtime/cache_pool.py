@@ -191,7 +191,7 @@ class CachePool:
         return n
 
     def _swap(self, some: Sequence[PoolRow], others: Sequence[PoolRow]) -> None:
-        """Let each row and the one at the same place of the other list change places, all in one copy per layer.
+        """Swap each row with the row at the same index of `others`, all with one copy per layer.
 
         The rows of `others` are in use.
         """

@@ -112,10 +112,10 @@ def _can_replay(model: TextModel, work: ExpectedWork, kernels: KernelSet) -> boo
     """Return whether a CPU can replay the steps from C++, and the batch is small enough."""
     parameter, config = next(model.parameters()), model.config
     keys = parameter.new_empty(1, 1, 1, config.head_size)
-    roomy = ReplayedRecording.round_up(Shape(work.rows, work.capacity), config.max_len)
+    rounded = ReplayedRecording.round_up(Shape(work.rows, work.capacity), config.max_len)
     numbers = 2 * config.n_decoder_layers * config.kv_heads * config.head_size  # keys and values of a token
-    has_room = roomy.rows * roomy.capacity * numbers * parameter.element_size() <= MAX_REPLAYED_BYTES
-    is_small = not parameter.is_cuda and work.rows <= MAX_REPLAYED_ROWS and has_room
+    cache_bytes = rounded.rows * rounded.capacity * numbers * parameter.element_size()
+    is_small = not parameter.is_cuda and work.rows <= MAX_REPLAYED_ROWS and cache_bytes <= MAX_REPLAYED_BYTES
     return is_small and not reads_unfilled(model, keys, kernels)
 
 
@@ -129,7 +129,7 @@ def _twin_of(model: TextModel) -> TextModel | None:
 
 
 def situation_of(model: TextModel, work: ExpectedWork | None = None) -> Situation:
-    """Return what the rules must know about a model, and about a batch if one is given."""
+    """Return the facts about a model, and about a batch if one is given, that the rules need."""
     parameter, modules = next(model.parameters()), modules_of(model)
     device = parameter.device
     recordings = _RECORDINGS.get(model)
@@ -270,9 +270,9 @@ def compile_steps(model: TextModel) -> None:
 def _cache_dtype(model: TextModel) -> torch.dtype | None:
     """Return the dtype of cached keys and values of steps on a CPU; None is that of the model.
 
-    A quantized encoder-decoder caches in float16, if its keys and values are surely small enough: it takes half the
-    time to read and move, and its rounding is small beside that of the activations. A decoder does not, because the
-    engine's pool would have to do the same.
+    A quantized encoder-decoder caches in float16, if its keys and values are surely small enough: that takes half the
+    time to read and move, and the rounding is small beside that of the activations. A decoder caches in its own dtype,
+    as the engine's pool does.
     """
     is_on_cpu = next(model.parameters()).device.type == "cpu"
     is_half = is_on_cpu and not isinstance(model, DecoderModel) and situation_of(model).is_quantized

@@ -54,7 +54,7 @@ def expected_speed(config: ModelConfig, rates: MachineRates, bytes_per_number: f
     if config.kind == "encoder":
         return ExpectedSpeed(length * rates.flops / forward_flops(config, batch=1, source_length=length), None)
     whole = forward_flops(config, batch=1, source_length=length * is_pair, target_length=length)
-    # What a second token adds; the encoder has no part in it.
+    # The cost of one more token, to which the encoder adds nothing.
     two, one = (forward_flops(config, batch=1, source_length=1 * is_pair, target_length=n) for n in (2, 1))
     # A linear layer takes two operations for each weight.
     return ExpectedSpeed(length * rates.flops / whole, rates.bytes_read / ((two - one) / 2 * bytes_per_number))

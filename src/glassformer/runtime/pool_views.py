@@ -17,7 +17,7 @@ from glassformer.runtime.cache_pool import CachePool, PoolRow
 
 
 class PoolView(KVCache):
-    """A `KVCache` whose keys and values are rows of a pool. The subclasses say which, and what is written where."""
+    """A `KVCache` whose keys and values are rows of a pool. Subclasses choose the rows and where tokens are written."""
 
     counts_real_tokens = True
 

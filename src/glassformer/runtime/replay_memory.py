@@ -83,17 +83,17 @@ def find_lifetimes(calls: Sequence[Repeated], result: Tensor) -> dict[int, Lifet
     Memory that a call reads before any call has made it belongs to the model or the caller.
     """
     lifetimes: dict[int, Lifetime] = {}
-    foreign: set[int] = {0}
+    given: set[int] = {0}
     for index, call in enumerate(calls):
         for tensor in call.read:
             address = address_of(tensor)
             if address in lifetimes:
                 lifetimes[address] = lifetimes[address]._replace(last=index)
             else:
-                foreign.add(address)
+                given.add(address)
         for tensor in call.results:
             address = address_of(tensor)
-            if address not in foreign:
+            if address not in given:
                 first = lifetimes[address].first if address in lifetimes else index
                 lifetimes[address] = Lifetime(first, index, tensor.untyped_storage().nbytes())
     if address_of(result) in lifetimes:

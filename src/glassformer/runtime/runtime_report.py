@@ -97,7 +97,7 @@ def _kernel_library() -> tuple[str | None, bool]:
 
 
 def _warm_up(situation: Situation, kernels: str, is_built: bool, config: ModelConfig) -> tuple[str, str]:
-    """Return what the first use costs beyond reading the weights, and why."""
+    """Return the cost of the first use beyond reading the weights, and its reason."""
     if situation.records == "compiled" and config.kind != "encoder":
         return "half a minute or more per batch shape", "torch compiles the first batch of a shape"
     if situation.device == "cuda" and config.kind != "encoder":

@@ -18,7 +18,7 @@ SERVER_FAULT = "the server failed to answer; its log has the reason"
 
 
 class ApiError(Exception):
-    """An error that a client is told about.
+    """An error that is reported to a client.
 
     Args:
         status: The HTTP status, such as 400.
@@ -57,7 +57,7 @@ def bad_value(field: str, value: object, expected: str) -> ApiError:
 
 
 def as_api_error(error: BaseException) -> ApiError:
-    """Return the error that a client is told about when `error` was raised while its request was answered.
+    """Return the error that is reported to a client when `error` was raised while its request was answered.
 
     A ValueError is about the request, and its message says what was wrong. Anything else is a fault of the server,
     which is logged and not described to the client.

@@ -12,7 +12,7 @@ from glassformer.serve.rate_limit import RateLimit
 DOCS_FILES = "/docs-files"
 """The folder of the scripts of `/docs`."""
 OPEN_PATHS = frozenset({"/", "/explore", "/health", "/ready", "/docs", "/openapi.json"})
-"""Addresses that need no key and have no rate: they cost nothing and tell nothing about other clients."""
+"""Addresses that need no key and have no rate: they cost nothing and reveal nothing about other clients."""
 
 
 class ApiKeys:
@@ -24,7 +24,7 @@ class ApiKeys:
     def find(self, given: bytes) -> int | None:
         """Return the number of the key that a client gave, or None if it is no key of ours.
 
-        Every key is compared, each in constant time, so that the time does not tell how near a guess was.
+        Every key is compared, each in constant time, so that the time does not reveal how close a guess was.
         """
         found = None
         for number, key in enumerate(self._keys):

@@ -134,7 +134,10 @@ class _Answer:
         return {**self.head, "choices": choices, "usage": used}
 
     async def events(self, server: ServerState, request: Request, with_usage: bool) -> AsyncGenerator[bytes, None]:
-        """Yield the pieces of the texts as events, as they are written; the first and the last with what is around."""
+        """Yield the texts as events while they are written.
+
+        The opening events join the first pieces, and usage and [DONE] the last ones, to send fewer messages.
+        """
         form = ChunkFormat(self.head, with_usage=with_usage)
         found = [form.choice(_first_choice(index)) for index in range(self.body.n or 1)]
         filters = [ToolCallFilter() if self.body.tools else None for _ in range(self.body.n or 1)]

@@ -118,7 +118,7 @@ class _Answer:
         return {**self.head, "choices": choices, "usage": self._usage(server, request)}
 
     async def events(self, server: ServerState, request: Request, with_usage: bool) -> AsyncGenerator[bytes, None]:
-        """Yield the pieces of the texts as events, as they are written; the last with what is after it."""
+        """Yield the texts as events while they are written. Usage and [DONE] join the last ones, to save a message."""
         form, found = ChunkFormat(self.head, with_usage=with_usage), list[bytes]()
         if self.body.echo:
             for number in range(len(self.prompts)):

@@ -31,6 +31,8 @@ from glassformer.serve.server_metrics import ServerMetrics
 _LOG = logging.getLogger(__name__)
 MAX_JOINED = 64
 """The most texts that are joined into one batch of a job."""
+_Delivery = tuple[EngineRun, list[WrittenPiece], bool]
+"""A run, the pieces that were written for it, and whether it is over."""
 RETRY_SECONDS = 10.0
 """How long to wait before another attempt to make an engine, after one that failed."""
 
@@ -61,8 +63,13 @@ class Lane:
         if self.down_until is not None:
             return time.monotonic() >= self.down_until or any(run.is_done for run in self.runs)
         if isinstance(self.engine, RemoteEngine):
-            return self.engine.has_news or any(run.is_done for run in self.runs)
+            return self.engine.has_reports or any(run.is_done for run in self.runs)
         return self.is_busy
+
+    def close(self) -> None:
+        """End the process of the engine, if it has one."""
+        if isinstance(self.engine, RemoteEngine):
+            self.engine.close()
 
 
 @dataclass(eq=False)
@@ -99,11 +106,10 @@ class ComputeThread(threading.Thread):
         """Forget the engine of a model that no request uses."""
         with self._wake:
             self._lanes.remove(lane)
-        if isinstance(lane.engine, RemoteEngine):
-            lane.engine.close()
+        lane.close()
 
     def wake(self) -> None:
-        """Look for work: an engine in another process has news."""
+        """Look for work: an engine in another process has reported something."""
         with self._wake:
             self._wake.notify()
 
@@ -167,8 +173,7 @@ class ComputeThread(threading.Thread):
         if self.is_alive():
             self.join()
         for lane in self._lanes:
-            if isinstance(lane.engine, RemoteEngine):
-                lane.engine.close()
+            lane.close()
 
     def run(self) -> None:
         """Compute until `close`."""
@@ -244,7 +249,7 @@ class ComputeThread(threading.Thread):
         """
         with self._wake:
             lane.requests = [request for request in lane.requests if not request.is_done]
-        news: dict[asyncio.AbstractEventLoop, list[tuple[EngineRun, list[WrittenPiece], bool]]] = {}
+        deliveries: dict[asyncio.AbstractEventLoop, list[_Delivery]] = {}
         is_due = {loop: self._pace_of(loop).is_due for loop in {run.loop for run in lane.runs}}
         for run in [run for run in lane.runs if is_due[run.loop] or run.is_done]:
             had_tokens, had_first = run.n_tokens, run.first_token is not None
@@ -256,10 +261,10 @@ class ComputeThread(threading.Thread):
                 with self._wake:
                     lane.runs.remove(run)
             if pieces or is_over:
-                news.setdefault(run.loop, []).append((run, pieces, is_over))
-        for loop, told in news.items():
+                deliveries.setdefault(run.loop, []).append((run, pieces, is_over))
+        for loop, several in deliveries.items():
             with suppress(RuntimeError):  # the loop has been closed: no request waits
-                self._pace_of(loop).start(loop, partial(_deliver, told))
+                self._pace_of(loop).start(loop, partial(_deliver, several))
 
     def _pace_of(self, loop: asyncio.AbstractEventLoop) -> DeliveryPace:
         return self._paces.setdefault(loop, DeliveryPace())
@@ -291,6 +296,6 @@ class ComputeThread(threading.Thread):
                 job.future.set_exception(error)
 
 
-def _deliver(told: list[tuple[EngineRun, list[WrittenPiece], bool]]) -> None:
-    for run, pieces, is_over in told:
+def _deliver(deliveries: list[_Delivery]) -> None:
+    for run, pieces, is_over in deliveries:
         run.deliver(pieces, is_over)

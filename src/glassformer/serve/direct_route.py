@@ -1,7 +1,7 @@
-"""Answer the most frequent requests without the work that FastAPI does for each of them.
+"""Answer the most frequent requests without FastAPI's routing.
 
-Routing, dependencies and nested error handlers take as long as everything else that a short chat needs. FastAPI still
-describes the endpoints, and answers every request that is not valid, so that errors are the same.
+FastAPI's routing, dependencies and nested error handlers take as long as the rest of a short chat request. FastAPI
+still documents the endpoints, and answers every request that is not valid, so that errors are the same.
 """
 
 import json

@@ -22,24 +22,24 @@ class EngineFaultError(RuntimeError):
     """A step of the engine failed, and with it every request that was in the batch."""
 
 
-class RowNews(NamedTuple):
-    """What was added to one text of a request since the last news."""
+class RowReport(NamedTuple):
+    """The tokens that were added to one text of a request since the last report."""
 
     sample: int
     tokens: list[int]
     log_probs: list[float]
-    """Empty unless the request asked for them. They may be one more than the tokens: that of END."""
+    """Empty unless the request asked for them. There may be one more than tokens: that of END."""
     top_log_probs: list[list[tuple[int, float]]]
     reason: str | None
     """Why the text ended; None while it continues."""
 
 
-class RequestNews(NamedTuple):
-    """What happened to a request since the last news of it."""
+class RequestReport(NamedTuple):
+    """The progress of a request since the last report of it."""
 
     number: int
     n_reused: int
-    rows: list[RowNews]
+    rows: list[RowReport]
     is_done: bool
     error: tuple[str, str] | None = None
     """The kind and the message of the error that ended the request."""
@@ -47,13 +47,13 @@ class RequestNews(NamedTuple):
     """The tokens and scores that a beam search has found."""
 
 
-class EngineNews(NamedTuple):
-    """The progress of an engine since the last news."""
+class EngineReport(NamedTuple):
+    """The progress of an engine since the last report."""
 
     n_rows: int
     """How many texts run."""
     n_steps: int
-    requests: list[RequestNews]
+    requests: list[RequestReport]
 
 
 class FrameSocket:
@@ -107,14 +107,14 @@ class FrameSocket:
         self._connection.close()
 
 
-def decode_news(value: Any) -> EngineNews:
-    """Return the news that were sent as an `EngineNews`, whose parts JSON turned into lists."""
+def decode_report(value: Any) -> EngineReport:
+    """Return the `EngineReport` that was sent, given its JSON form, in which all tuples are lists."""
     n_rows, n_steps, requests = value
-    return EngineNews(
+    return EngineReport(
         n_rows,
         n_steps,
         [
-            RequestNews(number, n_reused, [RowNews(*row) for row in rows], is_done, error, beams)
+            RequestReport(number, n_reused, [RowReport(*row) for row in rows], is_done, error, beams)
             for number, n_reused, rows, is_done, error, beams in requests
         ],
     )
@@ -128,7 +128,7 @@ def kind_of(error: Exception) -> str:
 
 
 def as_error(kind: str, message: str) -> Exception:
-    """Return the error of a request from its kind and message, as `RequestNews` has them."""
+    """Return the error of a request from its kind and message, as `RequestReport` has them."""
     if kind == FAULT:
         return EngineFaultError(message)
     return next((found for found in _KINDS if found.__name__ == kind), RuntimeError)(message)

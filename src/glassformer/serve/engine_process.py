@@ -25,7 +25,14 @@ from glassformer.decoding import Engine, EngineRequest, GenerationConfig
 from glassformer.decoding.step_loop import SequenceState, TokenConstraint
 from glassformer.pipelines.load import load as load_pipeline
 from glassformer.runtime.step_runner import inference
-from glassformer.serve.engine_frames import EngineFaultError, EngineNews, FrameSocket, RequestNews, RowNews, kind_of
+from glassformer.serve.engine_frames import (
+    EngineFaultError,
+    EngineReport,
+    FrameSocket,
+    RequestReport,
+    RowReport,
+    kind_of,
+)
 from glassformer.serve.openai_schemas import ResponseFormat
 from glassformer.serve.served_models import ServedModel, engine_marks
 from glassformer.serve.structured_output import constraint_maker
@@ -33,45 +40,47 @@ from glassformer.serve.token_bytes import TokenBytes
 from glassformer.serve.warm_up import warm_up
 
 _LOG = logging.getLogger(__name__)
-NEWS_SHARE = 0.03
-"""The most of the time that is spent on news of requests that continue. The end of one is reported at once."""
+REPORT_SHARE = 0.03
+"""The largest share of the time that is spent on reports of requests that continue. The end of a request is reported at
+once."""
 
 
-class _Told:
-    """A request, and how much of it has been reported."""
+class _ReportedRequest:
+    """A request, and how much of its progress has been reported."""
 
     def __init__(self, request: EngineRequest):
         self.request = request
         self.n_tokens: list[int] = []
         self.n_log_probs: list[int] = []
-        self.are_over: list[bool] = []
+        self.has_ended: list[bool] = []
 
-    def news(self, number: int) -> RequestNews | None:
-        """Return what is new; None if nothing is."""
+    def report(self, number: int) -> RequestReport | None:
+        """Return the progress since the last call; None if there is none."""
         request = self.request
         rows = [] if request.config.num_beams > 1 else request.rows
         if len(self.n_tokens) < len(rows):
             self.n_tokens, self.n_log_probs = [0] * len(rows), [0] * len(rows)
-            self.are_over = [False] * len(rows)
-        found = [news for sample, row in enumerate(rows) if (news := self._row_news(sample, row)) is not None]
+            self.has_ended = [False] * len(rows)
+        reports = [self._row_report(sample, row) for sample, row in enumerate(rows)]
+        found = [report for report in reports if report is not None]
         if not found and not request.is_done:
             return None
         error = None if request.error is None else (kind_of(request.error), str(request.error))
         beams = None
         if request.config.num_beams > 1 and request.is_done:
             beams = [(text.tokens, text.score) for text in request.texts]
-        return RequestNews(number, request.n_reused, found, request.is_done, error, beams)
+        return RequestReport(number, request.n_reused, found, request.is_done, error, beams)
 
-    def _row_news(self, sample: int, row: SequenceState) -> RowNews | None:
+    def _row_report(self, sample: int, row: SequenceState) -> RowReport | None:
         first, last = self.n_tokens[sample], len(row.written)
-        is_over = row.reason is not None
-        if first == last and is_over == self.are_over[sample]:
+        has_ended = row.reason is not None
+        if first == last and has_ended == self.has_ended[sample]:
             return None
-        self.n_tokens[sample], self.are_over[sample] = last, is_over
+        self.n_tokens[sample], self.has_ended[sample] = last, has_ended
         if not row.with_log_probs:
-            return RowNews(sample, row.written[first:last], [], [], row.reason)
+            return RowReport(sample, row.written[first:last], [], [], row.reason)
         begin, self.n_log_probs[sample] = self.n_log_probs[sample], len(row.log_probs)
-        return RowNews(sample, row.written[first:last], row.log_probs[begin:], row.top_log_probs[begin:], row.reason)
+        return RowReport(sample, row.written[first:last], row.log_probs[begin:], row.top_log_probs[begin:], row.reason)
 
 
 class EngineLoop:
@@ -90,7 +99,7 @@ class EngineLoop:
     ):
         self._frames, self._make_engine, self._make_constraint = frames, make_engine, make_constraint
         self.engine = make_engine()
-        self._told: dict[int, _Told] = {}
+        self._requests: dict[int, _ReportedRequest] = {}
         self._grammars = ThreadPoolExecutor(1, thread_name_prefix="grammars")
         self._constrained: list[tuple[EngineRequest, Future[Any]]] = []
         """Requests whose grammars are being read in another thread. They join afterwards."""
@@ -101,7 +110,7 @@ class EngineLoop:
         try:
             with inference(self.engine.model), suppress(EOFError, OSError):
                 while True:
-                    self._take(waits=self.engine.is_idle and not self._constrained)
+                    self._receive(waits=self.engine.is_idle and not self._constrained)
                     self._join_constrained()
                     if not self.engine.is_idle:
                         self._step()
@@ -112,18 +121,19 @@ class EngineLoop:
             self._frames.close()
             self._grammars.shutdown(wait=False, cancel_futures=True)
 
-    def _take(self, *, waits: bool) -> None:
+    def _receive(self, *, waits: bool) -> None:
+        """Start and cancel the requests that the server asks for. With `waits`, wait for the first message."""
         for kind, number, *rest in self._frames.receive(waits=waits):
             if kind == "submit":
                 self._submit(number, *rest)
-            elif number in self._told:
-                self._told[number].request.cancel()
+            elif number in self._requests:
+                self._requests[number].request.cancel()
 
     def _submit(
         self, number: int, tokens: list[int], config: str, with_log_probs: bool, n_top: int, format: Any
     ) -> None:
         request = EngineRequest(tokens, _config_of(config), None, with_log_probs, n_top)
-        self._told[number] = _Told(request)
+        self._requests[number] = _ReportedRequest(request)
         if format is None:
             self.engine.enqueue([request])
         else:  # reading a grammar takes milliseconds, and the first one a second
@@ -148,9 +158,9 @@ class EngineLoop:
             self._n_steps += 1
         except Exception as error:
             _LOG.exception("a step failed")
-            for told in self._told.values():
-                if not told.request.is_done:
-                    told.request.fail(EngineFaultError(str(error).strip() or type(error).__name__))
+            for reported in self._requests.values():
+                if not reported.request.is_done:
+                    reported.request.fail(EngineFaultError(str(error).strip() or type(error).__name__))
             with suppress(Exception):
                 self.engine.close()
             self.engine = self._make_engine()
@@ -159,18 +169,18 @@ class EngineLoop:
         """Report requests that are over, and the progress of all others if it is time for that."""
         begin = time.perf_counter()
         is_due = begin >= self._due
-        asked = [(number, told) for number, told in self._told.items() if is_due or told.request.is_done]
-        found = [news for number, told in asked if (news := told.news(number)) is not None]
+        due = [(number, one) for number, one in self._requests.items() if is_due or one.request.is_done]
+        found = [report for number, one in due if (report := one.report(number)) is not None]
         if not found:
             return
-        for news in found:
-            if news.is_done:
-                del self._told[news.number]
-        self._frames.send(EngineNews(self.engine.n_rows, self._n_steps, found))
+        for report in found:
+            if report.is_done:
+                del self._requests[report.number]
+        self._frames.send(EngineReport(self.engine.n_rows, self._n_steps, found))
         self._n_steps = 0
         if is_due:
             end = time.perf_counter()
-            self._due = end + (end - begin) / NEWS_SHARE
+            self._due = end + (end - begin) / REPORT_SHARE
 
 
 @lru_cache(maxsize=64)
@@ -182,7 +192,7 @@ def _config_of(text: str) -> GenerationConfig:
 def load_engine(
     path: Path, load: Mapping[str, Any], sizes: Mapping[str, Any]
 ) -> tuple[Callable[[], Engine], Callable[[Any], Callable[[], TokenConstraint] | None]]:
-    """Load a model, and return what makes its engine and its constraints.
+    """Load a model, and return the functions that make its engine and the constraints of a request.
 
     Args:
         load: The options of `pipelines.load.load`, and the number of `threads`.

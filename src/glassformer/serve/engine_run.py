@@ -28,7 +28,7 @@ class WrittenPiece(NamedTuple):
 
 
 @dataclass(eq=False)
-class _Told:
+class _Delivered:
     """How much of a text has been delivered."""
 
     n_characters: int = 0
@@ -54,7 +54,7 @@ class EngineRun:
     """How many tokens have been written so far."""
 
     def __post_init__(self) -> None:
-        self._told: dict[tuple[int, int], _Told] = {}
+        self._delivered: dict[tuple[int, int], _Delivered] = {}
         self._pending: list[WrittenPiece] = []
         self._is_over = False
         self._changed = asyncio.Event()
@@ -76,7 +76,7 @@ class EngineRun:
                 request.cancel()
 
     def collect(self) -> tuple[list[WrittenPiece], bool]:
-        """Return what was written since the last call, and whether the run is over. For the computing thread."""
+        """Return the pieces written since the last call, and whether the run is over. For the computing thread."""
         is_done = self.is_done  # before the texts are read: nothing is added to them afterwards
         count = sum(len(row.written) for request in self.requests for row in request.rows)
         if count and self.first_token is None:
@@ -99,7 +99,7 @@ class EngineRun:
         self._raise()
 
     async def pieces(self) -> AsyncIterator[list[WrittenPiece]]:
-        """Yield what is written, as it is written. Raises the error of a request that failed."""
+        """Yield the pieces of texts while they are written. Raises the error of a request that failed."""
         while True:
             found, self._pending = self._pending, []
             if found:
@@ -122,12 +122,12 @@ class EngineRun:
 
     def _piece_of(self, number: int, sample: int) -> WrittenPiece | None:
         row = self.requests[number].rows[sample]
-        told = self._told.setdefault((number, sample), _Told())
-        if told.is_over or (len(row.written) == told.n_tokens and row.reason is None):
+        delivered = self._delivered.setdefault((number, sample), _Delivered())
+        if delivered.is_over or (len(row.written) == delivered.n_tokens and row.reason is None):
             return None
-        first, last = told.n_tokens, len(row.written)
-        text = row.text[told.n_characters :]
-        told.n_characters, told.n_tokens, told.is_over = len(row.text), last, row.reason is not None
+        first, last = delivered.n_tokens, len(row.written)
+        text = row.text[delivered.n_characters :]
+        delivered.n_characters, delivered.n_tokens, delivered.is_over = len(row.text), last, row.reason is not None
         with_log_probs = row.with_log_probs
         return WrittenPiece(
             number,

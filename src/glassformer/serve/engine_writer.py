@@ -11,7 +11,7 @@ from glassformer.serve.compute_thread import ComputeThread, Lane
 
 
 class EngineWriter:
-    """A `Pipeline.writer` that waits for the engine. It is called in a thread of its own, not in the event loop.
+    """A `Pipeline.writer` that waits for the engine. It is called in a separate thread, not in the event loop.
 
     `cancel` may be called from any thread: it stops what is being written, and everything that would follow.
     """

@@ -31,7 +31,7 @@ class StartedAnswer(Protocol):
         """Return the answer when it is complete."""
 
     def events(self, server: ServerState, request: Request, with_usage: bool) -> AsyncGenerator[bytes, None]:
-        """Yield the pieces of the answer as events, as they are written, and at the end what it used, if asked for."""
+        """Yield the answer as events while it is written, and at the end the token counts, if asked for."""
 
 
 async def respond(
@@ -48,9 +48,8 @@ async def respond(
     timeout = server.limits.timeout
     stack = AsyncExitStack()
     try:
-        if body.stream and server.shelf.is_loaded(
-            body.model
-        ):  # soon done; `EventStream` notices clients that have gone
+        if body.stream and server.shelf.is_loaded(body.model):
+            # This takes little time, and `EventStream` notices a client that disconnects meanwhile.
             async with asyncio.timeout(timeout):
                 answer = await start(server, stack)
         else:

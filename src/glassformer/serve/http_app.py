@@ -63,7 +63,7 @@ def make_app(
     no_jobs: str = "",
     load_options: Mapping[str, Any] | None = None,
 ) -> FastAPI:
-    """Return the application for some models, of which the first is loaded at once.
+    """Return the application for some models. The first one is loaded at once.
 
     Args:
         models: The path of each model by its name.

@@ -9,7 +9,7 @@ MAX_CLIENTS = 10_000
 
 
 class RateLimit:
-    """Allows `per_minute` requests per minute of each client, of which as many may come at once; 0 is no limit."""
+    """Allows `per_minute` requests per minute of each client, all of which may come at once; 0 is no limit."""
 
     def __init__(self, per_minute: int, clock: Callable[[], float] = time.monotonic):
         self.per_minute, self._clock = per_minute, clock

@@ -19,7 +19,6 @@ from typing import Any, Literal
 from glassformer.base.checks import shown
 
 Mode = Literal["choice", "rating"]
-MODES: tuple[Mode, ...] = ("choice", "rating")
 LOWEST, HIGHEST = 1, 5
 MAX_RATER = 60
 """The most characters of a rater's name."""

@@ -1,7 +1,7 @@
 """The server's side of an engine in a separate process (`engine_process.py`).
 
 A `RemoteEngine` is used like an `Engine`: requests are submitted, canceled and read in the same way. Its `step` does
-not compute: it takes over what the process has reported, and there is nothing to do before `has_news`.
+not compute: it applies the reports of the process to the requests. Without reports there is nothing to do.
 """
 
 import json
@@ -24,7 +24,14 @@ from glassformer.decoding import Engine, EngineRequest
 from glassformer.decoding.open_batch import GeneratedText, generated_text_of, sequences_of
 from glassformer.decoding.step_loop import SequenceState
 from glassformer.serve.api_errors import ApiError
-from glassformer.serve.engine_frames import EngineFaultError, FrameSocket, RequestNews, RowNews, as_error, decode_news
+from glassformer.serve.engine_frames import (
+    EngineFaultError,
+    FrameSocket,
+    RequestReport,
+    RowReport,
+    as_error,
+    decode_report,
+)
 
 _START = "from glassformer.serve.engine_process import main; main()"
 END_SECONDS = 10.0
@@ -70,9 +77,9 @@ class EngineLink:
         """The frames that have arrived. They are taken from the left."""
         self.has_ended = False
 
-    def listen(self, on_news: Callable[[], None]) -> None:
-        """Send and receive. `on_news` is called in another thread when frames have arrived or the process has ended."""
-        for name, target in (("send", self._send), ("receive", partial(self._receive, on_news))):
+    def listen(self, on_report: Callable[[], None]) -> None:
+        """Send and receive. `on_report` is called in another thread when frames arrive, and when the process ends."""
+        for name, target in (("send", self._send), ("receive", partial(self._receive, on_report))):
             threading.Thread(target=target, name=f"engine {name}", daemon=True).start()
 
     def send(self, *frame: Any) -> None:
@@ -102,13 +109,13 @@ class EngineLink:
                     return
                 self.frames.send(*frames)
 
-    def _receive(self, on_news: Callable[[], None]) -> None:
+    def _receive(self, on_report: Callable[[], None]) -> None:
         with suppress(EOFError, OSError):
             while True:
                 self.arrived.extend(self.frames.receive(waits=True))
-                on_news()
+                on_report()
         self.has_ended = True
-        on_news()
+        on_report()
 
 
 class RemoteEngine(Engine):
@@ -116,7 +123,7 @@ class RemoteEngine(Engine):
 
     Args:
         link: The socket to the process.
-        on_news: Called in another thread when there is something for `step` to take over.
+        on_report: Called in another thread when there is a report for `step`.
         note_step: Called for each step of the process with the number of texts that it advanced.
         options: The sizes of the engine, the tokens that begin and end texts, and the tokenizer (`Engine`).
     """
@@ -126,17 +133,17 @@ class RemoteEngine(Engine):
         model: Any,
         *,
         link: EngineLink,
-        on_news: Callable[[], None],
+        on_report: Callable[[], None],
         note_step: Callable[[int], None],
         **options: Any,
     ):
         super().__init__(model, **options)
         self._link, self._note_step = link, note_step
         self._numbers: dict[EngineRequest, int] = {}
-        self._asked: dict[int, EngineRequest] = {}
+        self._pending: dict[int, EngineRequest] = {}
         """The requests that are not done, by number."""
         self._count = self._n_running = 0
-        link.listen(on_news)
+        link.listen(on_report)
 
     @override
     def submit(self, *arguments: Any, **options: Any) -> EngineRequest:
@@ -147,7 +154,7 @@ class RemoteEngine(Engine):
         with self._lock:
             self._count += 1
             number = self._numbers[request] = self._count
-            self._asked[number] = request
+            self._pending[number] = request
         format = None if make is None else make.format.model_dump(mode="json", by_alias=True)
         config = json.dumps(request.config.to_dict())
         self._link.send(
@@ -156,14 +163,14 @@ class RemoteEngine(Engine):
         return request
 
     @property
-    def has_news(self) -> bool:
-        """Whether `step` has something to take over."""
+    def has_reports(self) -> bool:
+        """Whether there are reports for `step`, or the process has ended."""
         return bool(self._link.arrived) or self._link.has_ended
 
     @property
     @override
     def is_idle(self) -> bool:
-        return not self._asked
+        return not self._pending
 
     @property
     @override
@@ -172,15 +179,15 @@ class RemoteEngine(Engine):
 
     @override
     def step(self) -> None:
-        """Take over what the process has reported. Raises EngineFaultError if it has ended."""
+        """Apply the reports of the process to the requests. Raises EngineFaultError if the process has ended."""
         arrived = self._link.arrived
         while arrived:
-            news = decode_news(arrived.popleft())
-            self._n_running = news.n_rows
-            for _ in range(news.n_steps):
-                self._note_step(news.n_rows)
-            for one in news.requests:
-                request = self._asked.get(one.number)
+            report = decode_report(arrived.popleft())
+            self._n_running = report.n_rows
+            for _ in range(report.n_steps):
+                self._note_step(report.n_rows)
+            for one in report.requests:
+                request = self._pending.get(one.number)
                 if request is not None:  # else it was canceled
                     self._take_over(request, one)
         if self._link.has_ended and not arrived:
@@ -194,7 +201,7 @@ class RemoteEngine(Engine):
     def close(self) -> None:
         with self._lock:
             self._waiting.clear()
-            self._asked.clear()
+            self._pending.clear()
             self._numbers.clear()
         self._link.close()
 
@@ -208,18 +215,18 @@ class RemoteEngine(Engine):
             if request.is_done:  # it waited; the process may have started it in the meantime
                 self._forget(request, number)
 
-    def _take_over(self, request: EngineRequest, news: RequestNews) -> None:
+    def _take_over(self, request: EngineRequest, report: RequestReport) -> None:
         with self._lock:
             if request in self._waiting:
                 self._waiting.remove(request)
-        if news.rows and not request.rows:
-            request.n_reused = news.n_reused
+        if report.rows and not request.rows:
+            request.n_reused = report.n_reused
             request.rows = self._new_rows(request)
-        for row in news.rows:
+        for row in report.rows:
             self._add(request, row)
-        if news.is_done:
-            self._finish(request, news)
-            self._forget(request, news.number)
+        if report.is_done:
+            self._finish(request, report)
+            self._forget(request, report.number)
 
     def _new_rows(self, request: EngineRequest) -> list[SequenceState]:
         return sequences_of(
@@ -233,33 +240,33 @@ class RemoteEngine(Engine):
             n_top_log_probs=request.n_top_log_probs,
         )
 
-    def _add(self, request: EngineRequest, news: RowNews) -> None:
+    def _add(self, request: EngineRequest, report: RowReport) -> None:
         """Add what was written to a text, in the order in which the engine of the process did."""
-        row = request.rows[news.sample]
-        row.log_probs += news.log_probs
-        row.top_log_probs += [[(token, value) for token, value in top] for top in news.top_log_probs]
+        row = request.rows[report.sample]
+        row.log_probs += report.log_probs
+        row.top_log_probs += [[(token, value) for token, value in top] for top in report.top_log_probs]
         if request.config.stop_strings:
-            for token in news.tokens:  # a stop string is looked for after each token
+            for token in report.tokens:  # a stop string is looked for after each token
                 row.written.append(token)
                 _ = row.text
         else:
-            row.written += news.tokens
-        row.reason = news.reason  # type: ignore[assignment]
+            row.written += report.tokens
+        row.reason = report.reason  # type: ignore[assignment]
 
-    def _finish(self, request: EngineRequest, news: RequestNews) -> None:
-        if news.beams is not None:
+    def _finish(self, request: EngineRequest, report: RequestReport) -> None:
+        if report.beams is not None:
             decode = None if self.tokenizer is None else self.tokenizer.decode
             request.texts = [
                 GeneratedText(tokens, score, text=None if decode is None else decode(tokens))
-                for tokens, score in news.beams
+                for tokens, score in report.beams
             ]
         else:
             request.texts = [generated_text_of(row) for row in request.rows]
-        if news.error is not None:
-            request.error = as_error(*news.error)
+        if report.error is not None:
+            request.error = as_error(*report.error)
         request.done.set()
 
     def _forget(self, request: EngineRequest, number: int) -> None:
         with self._lock:
-            self._asked.pop(number, None)
+            self._pending.pop(number, None)
             self._numbers.pop(request, None)

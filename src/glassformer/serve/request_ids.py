@@ -2,7 +2,7 @@
 
 import random
 
-_NUMBERS = random.Random()  # seeded by the system; a call of the system for each id would let other threads run first
+_NUMBERS = random.Random()  # seeded once; `uuid4` asks the system for each id, which lets other threads run first
 
 
 def new_id() -> str:

@@ -31,8 +31,9 @@ _LOG = logging.getLogger(__name__)
 _NAME = re.compile(r"[\w][\w.:/-]{0,99}")
 GIGABYTE = 10**9
 ENGINE_SIZES = "max_rows", "max_tokens", "max_waiting"
-MAX_TWICE_BYTES = 4 * GIGABYTE
-"""The most bytes of a model that is loaded twice, for an engine in a separate process, unless that is asked for."""
+"""The arguments of an engine that are sent to its separate process."""
+MAX_COPIED_BYTES = 4 * GIGABYTE
+"""With `--engine-process auto`, the largest weights that are loaded a second time, in the process of an engine."""
 
 
 def parse_models(words: tuple[str, ...]) -> dict[str, Path]:
@@ -92,7 +93,7 @@ class ServedModel:
 
     @property
     def kind(self) -> str:
-        """The task of the model, or the kind of a model of another library, such as "decoder"."""
+        """The task of the model, or the kind of a pretrained model, such as "decoder"."""
         return str(getattr(self.pipeline, "task", None) or self.pipeline.model.kind)
 
 
@@ -195,13 +196,13 @@ class ModelShelf:
         _LOG.info("loaded %s from %s", model.name, model.path)
 
     def _new_engine(self, model: ServedModel, pipeline: Any, options: dict[str, Any]) -> Engine:
-        """Return the engine of a model, warmed up, in a separate process if that pays."""
+        """Return the engine of a model, warmed up, in a separate process if `wants_process` says so."""
         if self._load_options is not None and wants_process(pipeline, self._batch):
             sizes = {name: options[name] for name in ENGINE_SIZES}
             return RemoteEngine(
                 pipeline.model,
                 link=start_engine(model.path, self._load_options, sizes),
-                on_news=self._compute.wake,
+                on_report=self._compute.wake,
                 note_step=self._compute.metrics.note_step,
                 **options,
             )
@@ -236,8 +237,8 @@ class ModelShelf:
 def wants_process(pipeline: Any, batch: BatchOptions) -> bool:
     """Return whether the engine of a pipeline runs in a separate process.
 
-    By default it does for a decoder on a GPU whose weights are few: they are loaded twice, and the steps of a larger
-    model take so long that Python does not matter.
+    By default it does for a small decoder on a GPU. Its weights are loaded twice. The steps of a larger model take so
+    long that the time Python takes between them does not matter.
     """
     if batch.engine_process == "off" or not isinstance(pipeline, Generator):
         return False
@@ -245,7 +246,7 @@ def wants_process(pipeline: Any, batch: BatchOptions) -> bool:
         return True
     parameters = list(pipeline.model.parameters())
     size = sum(parameter.nbytes for parameter in parameters)
-    return os.name == "posix" and parameters[0].is_cuda and size <= MAX_TWICE_BYTES
+    return os.name == "posix" and parameters[0].is_cuda and size <= MAX_COPIED_BYTES
 
 
 def engine_options(pipeline: Any, batch: BatchOptions, limits: RequestLimits) -> dict[str, Any] | None:

@@ -34,7 +34,7 @@ class ServerMetrics:
         self._seconds.labels(path).observe(seconds)
 
     def note_step(self, n_rows: int) -> None:
-        """Note how many texts a step of an engine advances."""
+        """Note the number of texts that a step of an engine advances."""
         if n_rows:
             self._rows.observe(n_rows)
 

@@ -16,8 +16,12 @@ from glassformer.serve.server_metrics import ServerMetrics
 from glassformer.serve.server_options import BatchOptions, RequestLimits
 
 T = TypeVar("T")
-SHORT_PROMPT, SLOW_SECONDS, MAX_SLOW = 2000, 0.02, 16
-"""Prompts of at most so many characters are prepared in the event loop, unless too many of them take too long."""
+SHORT_PROMPT = 2000
+"""Prompts of at most this many characters are prepared in the event loop, as long as few of them are slow."""
+SLOW_SECONDS = 0.02
+"""Preparing a short prompt for longer than this is slow."""
+MAX_SLOW = 16
+"""After this many slow prompts, no more are prepared in the event loop."""
 TASK_THREADS = 32
 """The most requests for tasks that prepare their texts or wait for the engine at a time."""
 
@@ -49,10 +53,10 @@ class ServerState:
         metrics.watch("cache_tokens_used", "Tokens whose keys and values running requests hold", self._n_cached)
 
     async def prepare(self, function: Callable[..., T], *arguments: Any, n_characters: int | None = None) -> T:
-        """Call a function that prepares a prompt, outside the event loop.
+        """Call a function that prepares a prompt: in the event loop if the prompt is short, otherwise in a thread.
 
-        A short prompt, of at most SHORT_PROMPT of `n_characters`, is prepared at once, which takes less time than to
-        wait for another thread. After MAX_SLOW of them took longer than SLOW_SECONDS, this is not done any more.
+        A prompt of at most SHORT_PROMPT `n_characters` takes less time than the thread would take to start on it. After
+        MAX_SLOW such prompts that took longer than SLOW_SECONDS, all are prepared in the thread.
         """
         if n_characters is not None and n_characters <= SHORT_PROMPT and self._n_slow < MAX_SLOW:
             begin = time.thread_time()
@@ -75,7 +79,7 @@ class ServerState:
         return any(lane.down_until is not None for lane in self._lanes())
 
     def close(self) -> None:
-        """End the threads, after what they have begun."""
+        """End the threads, after the work that they have begun."""
         self.compute.close()
         self._prompts.shutdown(cancel_futures=True)
         self._tasks.shutdown(wait=False, cancel_futures=True)
@@ -97,6 +101,6 @@ class ServerState:
 
 
 def state_of(request: Request) -> ServerState:
-    """Return what the endpoints of the server share."""
+    """Return the state that the endpoints of the server share."""
     found: ServerState = request.app.state.server
     return found

@@ -39,8 +39,8 @@ class NewRequest(NamedTuple):
     n_top_log_probs: int
 
 
-class StepNews(NamedTuple):
-    """Changes since the step before: requests that begin, and the numbers of those that were canceled."""
+class StepChanges(NamedTuple):
+    """Changes since the step before: requests that start, and the numbers of those that were canceled."""
 
     requests: list[NewRequest]
     canceled: list[int]
@@ -53,17 +53,20 @@ class MirroredEngine:
         self.engine = engine
         self.requests: dict[int, EngineRequest] = {}
 
-    def step(self, news: StepNews, on_token: Callable[[int], Any] = lambda number: None) -> None:
-        """Take the news and make a step. `on_token` returns the function to call for each token of a request."""
+    def step(self, changes: StepChanges, on_token: Callable[[int], Any] = lambda number: None) -> None:
+        """Start and cancel requests, then make a step.
+
+        `on_token` returns the function to call for each token of a request.
+        """
         self.requests = {number: request for number, request in self.requests.items() if not request.is_done}
-        for number in news.canceled:
+        for number in changes.canceled:
             if number in self.requests:
                 self.requests[number].cancel()
         started = {
             new.number: EngineRequest(
                 new.tokens, new.config, on_token(new.number), new.with_log_probs, new.n_top_log_probs
             )
-            for new in news.requests
+            for new in changes.requests
         }
         self.requests |= started
         self.engine.enqueue([*started.values()])
@@ -78,12 +81,12 @@ class LeadingEngine(Engine):
     """
 
     def __init__(
-        self, model: Any, *, send: Callable[[StepNews], None], on_fault: Callable[[str], None], **options: Any
+        self, model: Any, *, send: Callable[[StepChanges], None], on_fault: Callable[[str], None], **options: Any
     ):
         super().__init__(model, **options)
         self._send, self._on_fault = send, on_fault
         self._mirror = MirroredEngine(Engine(model, **options))
-        self._asked: dict[int, EngineRequest] = {}
+        self._pending: dict[int, EngineRequest] = {}
         """The requests that all processes know of, until they are done."""
         self._canceled: set[int] = set()
         self._count = 0
@@ -97,7 +100,7 @@ class LeadingEngine(Engine):
     @property
     @override
     def is_idle(self) -> bool:
-        return not (self._waiting or self._asked)
+        return not (self._waiting or self._pending)
 
     @property
     @override
@@ -112,16 +115,16 @@ class LeadingEngine(Engine):
     @override
     def _step(self) -> None:
         try:
-            news = self._news()
-            self._send(news)
-            self._mirror.step(news, lambda number: self._asked[number].on_token)
+            changes = self._changes()
+            self._send(changes)
+            self._mirror.step(changes, lambda number: self._pending[number].on_token)
         except Exception as error:
             _LOG.exception("a step failed")
             self._on_fault(f"a step failed: {str(error).strip() or type(error).__name__}")
             raise
-        self._tell()
+        self._copy_progress()
 
-    def _news(self) -> StepNews:
+    def _changes(self) -> StepChanges:
         """Return the requests that begin now. While some of them wait for free rows of the batch, none follow."""
         begun: list[EngineRequest] = []
         if not self._mirror.engine._waiting:
@@ -131,18 +134,18 @@ class LeadingEngine(Engine):
         new = []
         for request in begun:
             self._count += 1
-            self._asked[self._count] = request
+            self._pending[self._count] = request
             new.append(
                 NewRequest(self._count, request.tokens, request.config, request.with_log_probs, request.n_top_log_probs)
             )
-        canceled = [number for number, request in self._asked.items() if request.is_canceled]
+        canceled = [number for number, request in self._pending.items() if request.is_canceled]
         fresh = [number for number in canceled if number not in self._canceled]
         self._canceled = set(canceled)
-        return StepNews(new, fresh)
+        return StepChanges(new, fresh)
 
-    def _tell(self) -> None:
+    def _copy_progress(self) -> None:
         """Copy the progress of each twin to the request of the client."""
-        for number, request in list(self._asked.items()):
+        for number, request in list(self._pending.items()):
             twin = self._mirror.requests[number]
             request.rows, request.texts, request.n_reused, request.error = (
                 twin.rows,
@@ -151,7 +154,7 @@ class LeadingEngine(Engine):
                 twin.error,
             )
             if twin.is_done:
-                del self._asked[number]
+                del self._pending[number]
                 request.done.set()
 
 
@@ -170,17 +173,17 @@ class ServerProcesses:
         """Whether this process answers HTTP."""
         return self.processes.is_leader
 
-    def send(self, news: StepNews) -> None:
-        """Send the news of a step to all other processes."""
-        self.processes.broadcast(news)
+    def send(self, changes: StepChanges) -> None:
+        """Send the changes before a step to all other processes."""
+        self.processes.broadcast(changes)
 
     def follow(self, engine: Engine) -> None:
         """Make the steps of the first process until it stops. A signal to stop is for the first process."""
-        mirror, nothing = MirroredEngine(engine), cast(StepNews | None, None)
+        mirror, nothing = MirroredEngine(engine), cast(StepChanges | None, None)
         before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
-            while (news := self.processes.broadcast(nothing)) is not None:
-                mirror.step(news)
+            while (changes := self.processes.broadcast(nothing)) is not None:
+                mirror.step(changes)
         except RuntimeError as error:
             raise SharedError(f"the first process of the server has ended: {error}") from error
         finally:

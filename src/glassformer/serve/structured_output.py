@@ -19,7 +19,7 @@ from glassformer.serve.served_models import ServedModel
 from glassformer.serve.token_bytes import TokenBytes
 
 JSON_STYLE: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-"""No free white space, of which a weak model might write any amount."""
+"""Options that allow no free white space: a weak model might write any amount of it."""
 MAX_GRAMMAR = 200_000
 """The most characters of a grammar."""
 
@@ -94,7 +94,7 @@ class ConstraintMaker:
 
 
 def constraint_maker(format: ResponseFormat | None, model: ServedModel) -> ConstraintMaker | None:
-    """Return what makes the constraints of a model's texts; None if any text will do.
+    """Return the maker of constraints for a model's texts; None if any text is allowed.
 
     Raises an ApiError if the schema or the regular expression cannot be read.
     """

@@ -55,10 +55,10 @@ async def _run(server: ServerState, name: str, body: TaskRequest, request: Reque
             n_best=body.n_best, with_scores=body.scores or body.n_best is not None, generation=generation
         )
         check_queue(server)
-        if model.lane is not None:
-            answers = await _write(server, model, pipeline, lines, line_request)
-        else:
-            answers = await _read(server, model, pipeline, lines, line_request)
+        # The target language of mBART is the token with which the decoder begins, and an engine has only one.
+        has_same_begin = getattr(pipeline, "begin", None) == getattr(model.pipeline, "begin", None)
+        answer_lines = _answer_by_engine if model.lane is not None and has_same_begin else _answer_in_jobs
+        answers = await answer_lines(server, model, pipeline, lines, line_request)
         results = [{"output": answer.line, **answer.record} for answer in answers]
         if body.alignment:
             for line, result in zip(lines, results, strict=True):
@@ -80,14 +80,11 @@ def _in_languages(body: TaskRequest, model: ServedModel) -> Any:
     return found
 
 
-async def _write(
+async def _answer_by_engine(
     server: ServerState, model: ServedModel, pipeline: Any, lines: list[str], request: LineRequest
 ) -> list[LineAnswer]:
-    """Answer with a model that generates text, by the engine."""
+    """Answer lines with the engine of a model that generates text."""
     assert model.lane is not None
-    if getattr(pipeline, "begin", None) != getattr(model.pipeline, "begin", None):
-        # The target language of mBART is the token with which the decoder begins, and an engine has only one.
-        return await _read(server, model, pipeline, lines, request, kind=object())
     pipeline = copy.copy(pipeline)
     pipeline.writer = writer = EngineWriter(server.compute, model.lane, server.limits.timeout)
     try:
@@ -97,16 +94,14 @@ async def _write(
         writer.cancel()
 
 
-async def _read(
-    server: ServerState,
-    model: ServedModel,
-    pipeline: Any,
-    lines: list[str],
-    request: LineRequest,
-    kind: Hashable | None = None,
+async def _answer_in_jobs(
+    server: ServerState, model: ServedModel, pipeline: Any, lines: list[str], request: LineRequest
 ) -> list[LineAnswer]:
-    """Answer with an encoder, in the computing thread. Requests of one `kind` may be answered together."""
-    kind = kind or ("task", model.name, request.n_best)
+    """Answer lines in jobs of the computing thread, between the steps of engines.
+
+    Jobs of one kind are joined. Those of a pipeline with other languages than the model's are joined with none.
+    """
+    kind: Hashable = ("task", model.name, request.n_best) if pipeline is model.pipeline else object()
     jobs = [
         server.compute.answer(
             kind, lines[begin : begin + TEXTS_PER_JOB], lambda texts: pipeline.answer_lines(texts, request)

@@ -1,7 +1,7 @@
-"""Let a GPU's engine do everything once before the first client comes.
+"""Warm up the engine of a GPU before the first request.
 
 The first step of each number of rows is recorded as a CUDA graph, and the first use of a kernel compiles or loads it.
-Together this takes seconds, which the first clients would wait for.
+Together this takes seconds, for which the first clients would wait.
 """
 
 import time
@@ -26,8 +26,8 @@ def warm_up(engine: Engine, say: Callable[[str], None], *, is_forced: bool = Fal
     """Let the engine of a decoder on a GPU generate in batches of every size, greedy and sampled.
 
     Args:
-        say: Called with a sentence after each size, because all of them may take half a minute.
-        is_forced: Whether to do so on a CPU, too.
+        say: Called with a progress message after each size, because all sizes together may take half a minute.
+        is_forced: Also warm up on a CPU.
     """
     model = engine.model
     if not isinstance(model, DecoderModel) or not (is_forced or next(model.parameters()).is_cuda):
@@ -46,7 +46,7 @@ def warm_up(engine: Engine, say: Callable[[str], None], *, is_forced: bool = Fal
 
 
 def batch_sizes(max_rows: int) -> list[int]:
-    """Return the numbers of rows for which a GPU records steps, as far as they are used, from the largest on."""
+    """Return the numbers of rows, largest first, for which a GPU with at most `max_rows` records steps."""
     sizes = {size for size in GPU_ROWS if size < max_rows} | set(range(64, max_rows, 64)) | {max_rows}
     return sorted(sizes, reverse=True)
 

@@ -11,9 +11,9 @@ from typing_extensions import override
 from glassformer.data.readers.conversations import CONVERSATION_COLUMNS, Conversation, make_conversation
 from glassformer.data.readers.records import RecordReader
 from glassformer.tasks.configs.shared import FileData, TaskConfig
+from glassformer.tasks.conversation_task import ConversationConfig, ConversationTask
 from glassformer.tasks.decoder_task import packed_flops, packed_loss, score_with_experts
 from glassformer.tasks.prepared import Prepared, skipped_note
-from glassformer.tasks.talk_task import TalkConfig, TalkTask
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,13 +43,13 @@ class ChatData(FileData[Conversation]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChatConfig(TalkConfig):
+class ChatConfig(ConversationConfig):
     """The complete config of fine-tuning on conversations."""
 
     data: ChatData = field(default_factory=ChatData)
 
 
-class Chat(TalkTask[Conversation, "PackedBatch"]):
+class Chat(ConversationTask[Conversation, "PackedBatch"]):
     """Fine-tune a decoder on conversations."""
 
     name, title, unit = "chat", "A chat model", "conversations"
@@ -81,7 +81,7 @@ class Chat(TalkTask[Conversation, "PackedBatch"]):
         ]
 
         def evaluate() -> dict[str, float]:
-            places = [place for place, said in enumerate(valid[0].messages) if said["role"] == "assistant"]
+            places = [place for place, message in enumerate(valid[0].messages) if message["role"] == "assistant"]
             self.say_sample(pipeline, valid[0].messages[: places[0]] or valid[0].messages[:1])
             return score_with_experts(pipeline.model, lambda: pipeline.score(valid))
 

@@ -4,8 +4,10 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+from glassformer.base.checks import shown
 from glassformer.base.dataclass_flags import options_of
 from glassformer.checkpoint.summary import summarize
 from glassformer.progress import Step
@@ -45,10 +47,11 @@ def choose(
     """
     kind = type(config)
     if config.start_from is not None:
-        is_foreign = not was_trained_here(config.start_from)
-        needs_limit = is_foreign and "context" in options_of(kind) and "context" not in given
+        _check_architecture(config.start_from, given, size)
+        is_pretrained = not was_trained_here(config.start_from)
+        needs_limit = "context" in options_of(kind) and "context" not in given
         longest = summarize(config.start_from).config.max_len if needs_limit else None
-        return choose_for_fine_tuning(kind, given, is_foreign=is_foreign, longest=longest)
+        return choose_for_fine_tuning(kind, given, is_pretrained=is_pretrained, longest=longest)
     base: dict[str, Any] = {}
     if config.grow_from is not None:
         base = architecture_options(config.grow_from, config.model.head)
@@ -66,6 +69,23 @@ def choose(
         return {**base, **choose_defaults(kind, given, corpus, speed, size)}
 
 
+def _check_architecture(start_from: Path, given: Mapping[str, Any], size: Size) -> None:
+    """Raise ValueError if options ask for another architecture than that of the model of --from, which stays."""
+    instead = "expected no such option; --grow-from makes a model larger"
+    if size != "auto":
+        raise ValueError(f"--size {size} has no effect with --from {start_from}: {instead}")
+    asked = {path.removeprefix("model."): value for path, value in given.items() if path.startswith("model.")}
+    own = summarize(start_from).config if asked else None
+    for name, value in asked.items():
+        found = getattr(own, name)
+        is_limit = name in ("vocab_size", "source_vocab_size") and None not in (value, found)  # of a new tokenizer
+        if found != value and not (is_limit and value > found):
+            raise ValueError(
+                f"{name}={shown(value)} has no effect with --from {start_from}, whose model has {shown(found)}: "
+                f"{instead}"
+            )
+
+
 def in_words(chosen: Mapping[str, Any], given: Mapping[str, Any]) -> str:
     """Return one line for the user with the options in `chosen` that are not in `given`, as command-line flags."""
     flags = []
@@ -76,12 +96,12 @@ def in_words(chosen: Mapping[str, Any], given: Mapping[str, Any]) -> str:
         if path in AUTOMATIC and path not in given and not is_silent:
             flags.append(f"--{name.replace('_', '-')} {value}")
     minutes = chosen.get("train.minutes")
-    time_told = f" and {rough_duration(60 * minutes)}" if minutes else ""
+    for_time = f" and {rough_duration(60 * minutes)}" if minutes else ""
     usual = " (the default; --minutes changes it)" if minutes and "train.minutes" not in given else ""
     busy = (
         " (other programs are busy here: fewer threads are faster)" if "train.threads" in chosen.keys() - given else ""
     )
-    return f"chosen for this data{time_told}{usual}: {' '.join(flags)}{busy}"
+    return f"chosen for this data{for_time}{usual}: {' '.join(flags)}{busy}"
 
 
 def _threads(config: TaskConfig, corpus: CorpusSize, minutes: float) -> int:

@@ -269,11 +269,11 @@ def packed_flops(model: "Model", batch: "PackedBatch") -> int:
 
 
 def check_fine_tuning(config: Any) -> None:
-    """Raise ValueError if the config asks for something that a model of another library cannot do."""
+    """Raise ValueError if the config asks for something that a pretrained model cannot do."""
     if config.grow_from is not None:
         raise ValueError(
             f"--grow-from {config.grow_from}: the model was not trained by Glassformer: expected a folder that "
-            "`glassformer train` wrote; --from fine-tunes models of other libraries"
+            "`glassformer train` wrote; --from fine-tunes pretrained models"
         )
     if config.train.word_dropout:
         raise ValueError(

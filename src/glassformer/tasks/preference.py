@@ -12,8 +12,8 @@ from glassformer.base.fields import Positive
 from glassformer.data.readers.conversations import PREFERENCE_COLUMNS, AnswerPair, make_preference
 from glassformer.data.readers.records import RecordReader
 from glassformer.tasks.configs.shared import FileData, TaskConfig
+from glassformer.tasks.conversation_task import ConversationConfig, ConversationTask
 from glassformer.tasks.prepared import Prepared, skipped_note
-from glassformer.tasks.talk_task import TalkConfig, TalkTask
 from glassformer.training.train_config import TrainConfig
 
 if TYPE_CHECKING:
@@ -45,12 +45,12 @@ class PreferenceData(FileData[AnswerPair]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PreferenceConfig(TalkConfig):
+class PreferenceConfig(ConversationConfig):
     """The complete config of fine-tuning on preferences."""
 
     data: PreferenceData = field(default_factory=PreferenceData)
     train: TrainConfig = field(
-        default_factory=lambda: replace(TalkConfig().train, updates=500, max_tokens=2048, lr=5e-6)
+        default_factory=lambda: replace(ConversationConfig().train, updates=500, max_tokens=2048, lr=5e-6)
     )
     preference_loss: Literal["dpo", "ipo", "orpo"] = "dpo"
     """Loss: dpo (Rafailov et al. 2023), ipo (Azar et al. 2023) or orpo (Hong et al. 2024), which needs no reference."""
@@ -58,7 +58,7 @@ class PreferenceConfig(TalkConfig):
     """How closely the model stays to the model of --from, higher is closer; for orpo, the weight of the preferences."""
 
 
-class Preference(TalkTask[AnswerPair, "PreferenceBatch"]):
+class Preference(ConversationTask[AnswerPair, "PreferenceBatch"]):
     """Fine-tune a decoder on preferred and rejected answers."""
 
     name, title, unit = "preference", "A chat model with preferences", "pairs"

@@ -1,4 +1,4 @@
-"""Tokenize units of a large corpus (`prepare_corpus.py`), each in a process of its own. Imports no torch.
+"""Tokenize units of a large corpus (`prepare_corpus.py`), each in a separate process. Imports no torch.
 
 A process is `python -m glassformer.tasks.prepare_units FOLDER`, with the numbers of its units as JSON on stdin. It
 writes an error as one line to stdout. It ends if the process that started it has ended.
@@ -112,7 +112,7 @@ def training_examples(
     held_out: list[Any] | None = None,
     skipped: Counter[str] | None = None,
 ) -> Iterator[Any]:
-    """Yield the training examples of a unit. The others are added to `held_out`, and bad records to `skipped`."""
+    """Yield the training examples of a unit. Validation examples are added to `held_out`, bad records to `skipped`."""
     for record in unit["parts"]:
         examples = data.read_part(part_of(record))
         for example in examples:

@@ -86,8 +86,8 @@ class Similarity(PairTask):
     def describe(self, splits: Splits[ScoredPair]) -> str:
         train, valid = list(splits.train), list(splits.valid)
         quarters = sorted(pair.score for pair in train)
-        told = ", ".join(f"{quarters[(len(quarters) - 1) * part // 4]:g}" for part in range(5))
-        return f"{len(train):,} pairs to learn from, {len(valid):,} to validate on; quartiles of the scores: {told}"
+        listed = ", ".join(f"{quarters[(len(quarters) - 1) * part // 4]:g}" for part in range(5))
+        return f"{len(train):,} pairs to learn from, {len(valid):,} to validate on; quartiles of the scores: {listed}"
 
     @override
     @classmethod

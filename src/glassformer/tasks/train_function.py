@@ -114,12 +114,12 @@ def read_request(
 
 def _fitting_context(kind: type[TaskConfig], values: Mapping[str, Any]) -> dict[str, int]:
     """Return the limit of the model of --from as the context, if no context is given and the default exceeds it."""
-    usual = {option.path: option.default for option in options_of(kind).values()}.get("context")
+    default = {option.path: option.default for option in options_of(kind).values()}.get("context")
     start = values.get("start_from")
-    if usual is None or "context" in values or start is None or not start.exists():
+    if default is None or "context" in values or start is None or not start.exists():
         return {}
     limit = summarize(start).config.max_len
-    if limit is None or limit >= usual:
+    if limit is None or limit >= default:
         return {}
     say(f"context: {limit} tokens, the limit of --from {start}; the recipe gives no context")
     return {"context": limit}

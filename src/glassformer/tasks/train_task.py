@@ -29,7 +29,7 @@ from glassformer.tasks.prepared import Prepared, SplitName
 from glassformer.tasks.recipes import recipe_text
 from glassformer.tasks.training_run import train_run
 from glassformer.training.adapter_folder import AdapterFiles, adapter_files, write_adapter
-from glassformer.training.callbacks import Callbacks, tell_model_saved
+from glassformer.training.callbacks import Callbacks, report_model_saved
 from glassformer.training.fingerprints import paths_of
 from glassformer.training.lora import add_adapters, merge_adapters, n_trained, narrowed
 from glassformer.training.parallel import Parallel, read_layout
@@ -91,7 +91,7 @@ def train_task(
         found = processes.broadcast(scores)
         assert found is not None
         if processes.is_leader:
-            tell_model_saved(callbacks, state.update, folder, found.values)
+            report_model_saved(callbacks, state.update, folder, found.values)
         return found
 
 
@@ -113,7 +113,7 @@ def _prepare(
     run.bind(task.name, task.config, inputs, accept_changes=accept_changes)
     torch.manual_seed(train.seed)
     torch.set_num_threads(train.threads or torch.get_num_threads())
-    # A model that is grown needs its weights first.
+    # Growing a model needs its weights.
     with reading_later(parallel.layout.is_sharded and task.config.grow_from is None):
         return task.prepare(run), parallel, chosen
 
@@ -273,7 +273,7 @@ def _check_options(task: AnyTask) -> None:
     for name in task.unused():
         value = getattr(train, name, None) or getattr(task.config.tokenizer, name, None)
         if value:
-            raise ValueError(f"{name}={value}: {task.name} has no use for it, expected none")
+            raise ValueError(f"{name}={value}: it has no effect on {task.name}, expected none")
     if task.config.start_from is not None and task.config.grow_from is not None:
         raise ValueError(
             f"--from {task.config.start_from} and --grow-from {task.config.grow_from}: expected one of them"
@@ -281,7 +281,7 @@ def _check_options(task: AnyTask) -> None:
     if train.lora_save == "adapter" and not train.lora_rank:
         raise ValueError("lora_save='adapter' without adapters: expected --lora-rank")
     if train.lora_rank and task.config.start_from is None:
-        raise ValueError(f"lora_rank={train.lora_rank} without a model to adapt: expected one to begin with (--from)")
+        raise ValueError(f"lora_rank={train.lora_rank} without a model to adapt: expected --from MODEL")
 
 
 def _choose_defaults(task: AnyTask, run: RunFolder, began: float) -> list[str]:

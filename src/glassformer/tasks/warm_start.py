@@ -81,10 +81,10 @@ def load_encoder(
 
 
 def with_new_head(body: AnyBody, config: ModelConfig) -> AnyBody:
-    """Return a model of this `config`, which has another head than `body`; weights that are not read yet stay so."""
+    """Return `body` with the head of `config`, randomly initialized. Weights that are not read yet are read later."""
     values = take_unread(body)
     if values is None:
-        return body.under(config)
+        return body.copy_with_head(config)
     model = build_with_new_head(config)
     assert isinstance(model, type(body))
     keep_unread(model, ((name, value) for name, value in values if not name.startswith("head.")))

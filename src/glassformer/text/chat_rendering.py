@@ -38,9 +38,9 @@ _WORDS = frozenset((
 # fmt: on
 _PLAIN_KEY = re.compile(r"[\w$.-]*")
 _MARK = f"{secrets.token_hex(16)}m"
-"""Begins every mark of this process. No result and no error contains a mark, so no message can."""
+"""The start of every mark in this process. Results and errors never contain a mark, so clients cannot learn it."""
 _SKELETONS: dict[tuple[Any, ...], str] = {}
-"""Renderings with marks, by the template, its variables and the form of the conversation. They halve the work."""
+"""Cache of renderings with marks, by template, variables and form of the conversation. It saves every second one."""
 MAX_SKELETONS, MAX_SKELETON_CHARS = 256, 8192
 """How many renderings with marks are kept, and the most characters of one."""
 
@@ -92,7 +92,7 @@ def _origins(source: str, said: dict[str, Any], prompt: bool, tokenizer: Pretrai
 
     marked = _map(said, mark)
     key = source, tuple(roles.items()), prompt, json.dumps(marked)
-    known = _SKELETONS.get(key, "")  # one of another day fails to align, if the template writes the date
+    known = _SKELETONS.get(key, "")  # if the template writes the date, yesterday's skeleton fails to align
     parts = _align(text, _split_marks(known), list(marks)) if known else None
     if parts is not None:
         return parts
@@ -121,7 +121,7 @@ def _origins(source: str, said: dict[str, Any], prompt: bool, tokenizer: Pretrai
             pieces = re.split(f"({control.pattern})", text)
             return [(piece, index % 2 == 1) for index, piece in enumerate(pieces)]
         raise ValueError(
-            "the chat template mixes its control tokens with what the messages say: expected to tell them apart"
+            "the chat template mixes its control tokens with the texts of messages: expected them apart"
             + (f", but {bare[0]!r} could be either's" if bare else "")
         )
     return parts

@@ -4,7 +4,6 @@ These files do not say how a text is pre-tokenized or which special tokens surro
 unknown family is refused rather than guessed.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +13,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from glassformer.text.sentencepiece_file import SentencePieceModel, build_tokenizer, read_sentencepiece
+from glassformer.text.tokenizer_files import parse_json, read_utf8
 
 _WORDPIECE = {"albert", "bert", "distilbert", "electra", "mobilebert", "retribert", "squeezebert"}
 _GPT2 = {"gpt2", "gptneo", "gptj", "codegen", "opt", "phi", "gptbigcode"}
@@ -66,7 +66,7 @@ def _check_family(file: Path, family: str | None, known: set[str]) -> None:
 def _read_wordpiece(folder: Path, config: Mapping[str, Any], family: str | None, target: bool) -> ClassicTokenizer:
     file = folder / "vocab.txt"
     _check_family(file, family, _WORDPIECE)
-    lines = _read_text(file).split("\n")  # not splitlines: a token may be another line-separator character
+    lines = read_utf8(file).split("\n")  # not splitlines: a token may be another line-separator character
     vocab = {line: index for index, line in enumerate(lines[:-1] if lines[-1] == "" else lines)}
     roles = {
         "unk_token": "[UNK]",
@@ -100,7 +100,7 @@ def _read_byte_level(folder: Path, config: Mapping[str, Any], family: str | None
     vocab = _read_vocab(file)
     merges = [
         _merge(folder / "merges.txt", number, line)
-        for number, line in enumerate(_read_text(folder / "merges.txt").split("\n"), start=1)
+        for number, line in enumerate(read_utf8(folder / "merges.txt").split("\n"), start=1)
         if line.strip() and not (number == 1 and line.startswith("#version"))
     ]
     try:
@@ -128,8 +128,8 @@ def _read_byte_level(folder: Path, config: Mapping[str, Any], family: str | None
     _check_tokens(file, vocab, (first, last))
     if roles["mask_token"] in vocab:
         # Unless the config says otherwise, the mask token includes the space before it.
-        told = config.get("mask_token")
-        lstrip = bool(told.get("lstrip", True)) if isinstance(told, Mapping) else True
+        mask = config.get("mask_token")
+        lstrip = bool(mask.get("lstrip", True)) if isinstance(mask, Mapping) else True
         inner.add_special_tokens([tokenizers.AddedToken(roles["mask_token"], lstrip=lstrip, special=True)])
     inner.post_processor = processors.RobertaProcessing(
         (last, vocab[last]), (first, vocab[first]), trim_offsets=True, add_prefix_space=prefix
@@ -262,19 +262,9 @@ def _check_tokens(file: Path, vocab: Mapping[str, int], tokens: Sequence[str]) -
 
 
 def _read_vocab(file: Path) -> dict[str, int]:
-    try:
-        vocab = json.loads(_read_text(file))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{file} is not JSON: {error}") from error
+    vocab = parse_json(read_utf8(file), str(file))
     if not isinstance(vocab, dict) or not all(type(index) is int and 0 <= index < 2**31 for index in vocab.values()):
         raise ValueError(f"{file} is no vocabulary: expected an object of tokens and their ids")
     if len(set(vocab.values())) != len(vocab):
         raise ValueError(f"{file} gives one id to two tokens")
     return vocab
-
-
-def _read_text(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{file} is not UTF-8 text: {error}") from error

@@ -11,6 +11,7 @@ from typing import Any
 
 from glassformer.text.classic_files import read_classic
 from glassformer.text.sentencepiece_file import build_tokenizer, read_sentencepiece
+from glassformer.text.tokenizer_files import parse_object, read_object
 
 
 def read_tokenizer_file(path: Path) -> dict[str, Any]:
@@ -21,19 +22,19 @@ def read_tokenizer_file(path: Path) -> dict[str, Any]:
     if path.is_dir():
         if (path / "tokenizer.json").is_file():
             return read_tokenizer_file(path / "tokenizer.json")
-        config, model = (_read_object(path / name) for name in ("tokenizer_config.json", "config.json"))
+        config, model = (read_object(path / name) for name in ("tokenizer_config.json", "config.json"))
         kind = model.get("model_type")
-        return _parsed(
-            read_classic(path, config, kind if isinstance(kind, str) else None, target=False).inner.to_str(), path
+        return parse_object(
+            read_classic(path, config, kind if isinstance(kind, str) else None, target=False).inner.to_str(), str(path)
         )
     if not path.is_file():
         raise ValueError(f"{path}: no such file or folder: expected a tokenizer.json, a .model file or a model folder")
     if path.suffix in (".model", ".spm"):
         try:
-            return _parsed(build_tokenizer(read_sentencepiece(path)).to_str(), path)
+            return parse_object(build_tokenizer(read_sentencepiece(path)).to_str(), str(path))
         except Exception as error:  # the library raises bare Exceptions
             raise ValueError(f"{path} is not a SentencePiece model: {error}") from error
-    return _read_object(path)
+    return read_object(path)
 
 
 def renumber(contents: dict[str, Any], special: Sequence[str], *, unknown: str, where: str) -> str:
@@ -108,23 +109,3 @@ def _guarded(pre_tokenizer: Any, special: Sequence[str]) -> Any:
 def _added(token: str, index: int) -> dict[str, Any]:
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     return {"id": index, "content": token, "special": True, **flags}
-
-
-def _read_object(file: Path) -> dict[str, Any]:
-    """Return the JSON object in a file, or an empty one if the file does not exist."""
-    if not file.is_file():
-        return {}
-    try:
-        return _parsed(file.read_text(encoding="utf-8"), file)
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{file} is not UTF-8 text: {error}") from error
-
-
-def _parsed(text: str, file: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{file} is not JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise ValueError(f"{file} holds a {type(found).__name__}: expected an object")
-    return found

@@ -13,6 +13,8 @@ from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
 
 CODE = re.compile(r"__[a-z]{2,3}__|[a-z]{2,3}_[A-Z][A-Za-z]{1,3}")
 """The form of a code: `__de__` (M2M100), `de_DE` (mBART) or `deu_Latn` (NLLB)."""
+SCRIPT = re.compile("[A-Z][a-z]{3}")
+"""The form of a script's name, such as `Latn` or `Cyrl`."""
 SHOWN = 20
 """How many codes an error message lists."""
 
@@ -30,20 +32,22 @@ class LanguageLayout(NamedTuple):
     def find(self, language: str, option: str) -> str:
         """Return the code of a language: that code itself, or the only one of `language`, such as `de_DE` of "de".
 
-        Raises ValueError for a language without code; `option` is the option that gave it.
+        Raises ValueError for a language without code, or with a code of another script; `option` is the option that
+        gave it.
         """
         if language in self.codes:
             return language
         if not language:
             raise ValueError(f"{option} '': the model has codes of languages: expected one of {self.listed()}")
-        name = re.split("[-_]", language)[0]
+        name, *parts = re.split("[-_]", language)
         found = [code for code in self.codes if name == code.strip("_").partition("_")[0]]
-        if len(found) == 1:
+        scripts = {part for part in parts if SCRIPT.fullmatch(part)}
+        if len(found) == 1 and scripts <= {*found[0].strip("_").split("_")[1:]}:  # a region may differ
             return found[0]
         raise ValueError(f"{option} {language!r}: the model has no such language; {self._near(name, found)}")
 
     def listed(self) -> str:
-        """Return the codes as a list for error messages, of which long ones are cut."""
+        """Return the codes as a list for error messages, shortened if there are many."""
         known = sorted(self.codes)
         more = f" and {len(known) - SHOWN} more" if len(known) > SHOWN else ""
         return f"{', '.join(known[:SHOWN])}{more}"

@@ -16,6 +16,7 @@ from tokenizers import decoders, processors
 from glassformer.text.classic_files import ClassicTokenizer, read_classic
 from glassformer.text.encoded import Encoded
 from glassformer.text.secret_names import give_secret_names, is_control
+from glassformer.text.tokenizer_files import parse_object, read_object, read_utf8
 
 _ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _LISTS = ("additional_special_tokens", "extra_special_tokens")
@@ -111,7 +112,7 @@ class PretrainedTokenizer:
 
         `config` and `generation` are the parsed `tokenizer_config.json` and `generation_config.json`.
         """
-        return cls(_parse_json(text, where), config, generation, where=where)
+        return cls(parse_object(text, where), config, generation, where=where)
 
     @property
     def vocab_size(self) -> int:
@@ -295,16 +296,16 @@ def tokenizer_files(folder: Path, *, target: bool = False) -> dict[str, str]:
 
 
 def _read_sources(folder: Path, *, target: bool) -> _Sources:
-    config = _read_json(folder / "special_tokens_map.json") | _read_json(folder / "tokenizer_config.json")
+    config = read_object(folder / "special_tokens_map.json") | read_object(folder / "tokenizer_config.json")
     if (folder / "chat_template.jinja").is_file():
-        config["chat_template"] = _read_text(folder / "chat_template.jinja")
-    model = _read_json(folder / "config.json")
-    generation = model | _read_json(folder / "generation_config.json")
+        config["chat_template"] = read_utf8(folder / "chat_template.jinja")
+    model = read_object(folder / "config.json")
+    generation = model | read_object(folder / "generation_config.json")
     file = folder / "tokenizer.json"
     if file.is_file():
-        return _Sources(_read_json(file), config, generation, None, str(file))
+        return _Sources(read_object(file), config, generation, None, str(file))
     kind = model.get("model_type")
-    added = _read_json(folder / "added_tokens.json")
+    added = read_object(folder / "added_tokens.json")
     declared = {str(index): {"content": token} for token, index in added.items()}
     try:
         classic = read_classic(folder, config, kind if isinstance(kind, str) else None, target=target)
@@ -371,27 +372,3 @@ def _chat_template(config: Mapping[str, Any]) -> str | None:
         named = {entry.get("name"): entry.get("template") for entry in found if isinstance(entry, Mapping)}
         found = named.get("default", next(iter(named.values()), None))
     return found if isinstance(found, str) else None
-
-
-def _read_json(file: Path) -> dict[str, Any]:
-    """Return the JSON object in a file, or an empty one if the file does not exist."""
-    if not file.is_file():
-        return {}
-    return _parse_json(_read_text(file), str(file))
-
-
-def _read_text(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{file} is not UTF-8 text: {error}") from error
-
-
-def _parse_json(text: str, where: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{where} is not JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise ValueError(f"{where} holds a {type(found).__name__}: expected an object")
-    return found

@@ -44,7 +44,7 @@ def entities_of(tags: Sequence[str], scheme: Scheme) -> list[Entity]:
         goes_on = bool(label) and prefix in "IE" and name == label
         if scheme != "iob1" and not goes_on:
             if prefix in "IE":
-                raise BadTagError(place, f"{tag!r} goes on with nothing: {_expected(scheme)}")
+                raise BadTagError(place, f"{tag!r} continues no entity: {_expected(scheme)}")
             if scheme == "bioes" and label:
                 raise BadTagError(place, f"{tag!r} comes before the end of an entity: expected I-{label} or E-{label}")
         if label and not goes_on:

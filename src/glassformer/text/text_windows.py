@@ -19,7 +19,7 @@ def windows(read: Encoded, limit: int | None, overlap: int) -> list[Encoded]:
     kept = {*question[: max(1, limit // 2 - special)]}
     room = limit - special - len(kept)
     if room < 1:
-        raise ValueError(f"windows of {limit} tokens leave a text no room: expected a longer limit")
+        raise ValueError(f"windows of {limit} tokens have no tokens left for the text: expected a higher limit")
     step = room - min(overlap, room // 2)
     found = []
     for first in range(0, max(len(text) - room, 0) + step, step):

@@ -4,9 +4,9 @@ The trainer copies the tensors to the memory of the CPU first (`state.py`), so t
 checkpoint is written to a temporary folder, which gets its manifest and then its name last. If the process is killed
 before that, the checkpoint before it is the newest one.
 
-So that a kill costs at most `save_every` updates, as without a thread, there is a second checkpoint in the middle of
-each interval. One is complete before the next is started: of three successive ones, which are at most `save_every`
-updates apart, the first is complete when the last is due.
+A second checkpoint in the middle of each interval keeps the loss of a kill at `save_every` updates or fewer, as without
+a thread. The reason: a save starts only after the save before it is complete. So when a checkpoint is due, the one
+before the last, which is at most `save_every` updates old, is complete.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ ended."""
 
 
 def saves_in_background(config: TrainConfig, device: torch.device) -> bool:
-    """Return whether a run on `device` writes its checkpoints in a thread. One after every update cannot wait."""
+    """Return whether a run on `device` writes its checkpoints in a thread; with one after every update it does not."""
     is_wanted = config.async_save == "on" or (config.async_save == "auto" and device.type != "cpu")
     return is_wanted and config.save_every > 1
 
@@ -33,7 +33,8 @@ def saves_in_background(config: TrainConfig, device: torch.device) -> bool:
 def is_save_due(config: TrainConfig, device: torch.device, position: int) -> bool:
     """Return whether a run saves after `position` updates: at the end and, in a thread, in the middle of intervals."""
     in_interval = position % config.save_every
-    return position > 0 and in_interval in (0, config.save_every // 2 if saves_in_background(config, device) else 0)
+    is_middle = in_interval == config.save_every // 2 and saves_in_background(config, device)
+    return position > 0 and (in_interval == 0 or is_middle)
 
 
 class BackgroundSave:

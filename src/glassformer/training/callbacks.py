@@ -111,7 +111,7 @@ def attach(
     trainer.on_update, trainer.on_evaluation, trainer.on_save = after_update, after_evaluation, after_save
 
 
-def tell_model_saved(callbacks: Callbacks, update: int, path: Path, scores: Mapping[str, float]) -> None:
+def report_model_saved(callbacks: Callbacks, update: int, path: Path, scores: Mapping[str, float]) -> None:
     """Call the `on_save` callback, if there is one, for the finished model in the folder `path`."""
     saved = callbacks.get("on_save")
     if saved is not None:

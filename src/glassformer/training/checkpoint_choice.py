@@ -47,14 +47,14 @@ def choose_parameters(trainer: AnyTrainer) -> dict[str, Tensor]:
         load(average or {}, "the average")
         trainer.validate(is_average=True)
         averaged = trainer.state.evaluations.pop()
-        if average is not None and goodness(averaged, config.metric) >= goodness(best, config.metric):
+        if average is not None and ranking_score(averaged, config.metric) >= ranking_score(best, config.metric):
             chosen = average
     load(chosen, "the chosen parameters")
     model.eval()
     return chosen
 
 
-def goodness(evaluation: Evaluation, metric: str) -> float:
+def ranking_score(evaluation: Evaluation, metric: str) -> float:
     """Return the score that decides which checkpoint is best, negated if lower is better; -inf for NaN.
 
     `metric` names the score; empty is the first one.
@@ -70,7 +70,7 @@ def goodness(evaluation: Evaluation, metric: str) -> float:
 
 def best_evaluation(evaluations: Iterable[Evaluation], metric: str) -> Evaluation | None:
     """Return the best validation, the earliest one if several are equal; None if there is none."""
-    return max(evaluations, key=lambda evaluation: goodness(evaluation, metric), default=None)
+    return max(evaluations, key=lambda evaluation: ranking_score(evaluation, metric), default=None)
 
 
 def discard_old(folder: Path, best: Evaluation | None, config: TrainConfig) -> None:

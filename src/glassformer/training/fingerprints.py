@@ -79,6 +79,6 @@ def fingerprint_examples(examples: Iterable[Any]) -> str:
     digest = hashlib.sha256()
     for example in examples:
         values = example._asdict() if hasattr(example, "_asdict") else vars(example)
-        told = {name: value for name, value in values.items() if name != "where"}
-        digest.update(f"{told!r}\n".encode("utf-8", "surrogatepass"))
+        contents = {name: value for name, value in values.items() if name != "where"}
+        digest.update(f"{contents!r}\n".encode("utf-8", "surrogatepass"))
     return digest.hexdigest()

@@ -1,8 +1,8 @@
 """Layers whose backward pass is fused on a GPU: feed-forward networks and the joined projections of self-attention.
 
-The gradient of a large layer is computed, summed for the bias and quantized for fp8 in one pass
-(`kernels/gradient_rows.py`); `torch.compile` would make several. The results are those of the plain layers up to
-rounding. `fuse_backward` changes layers of a model from outside. They keep their parameters.
+One pass computes the gradient of a large layer, sums it for the bias and quantizes it for fp8
+(`kernels/gradient_rows.py`); code of `torch.compile` makes several passes. The results are those of the plain layers up
+to rounding. `fuse_backward` changes layers of a model from outside. They keep their parameters.
 """
 
 from collections.abc import Sequence
@@ -25,9 +25,10 @@ from glassformer.training.float8_linear import Float8Linear, float8_product
 
 
 def fuse_backward(model: nn.Module) -> int:
-    """Fuse the backward pass of a model's layers, in place, where they have this form. Returns the number of parts.
+    """Fuse the backward pass of a model's feed-forward networks and self-attention, in place, and return how many.
 
-    Feed-forward networks must have no gate, and self-attention joined projections with neither norm nor clipping.
+    Only feed-forward networks without a gate are changed, and self-attention with joined projections and with neither
+    norms nor clipping of queries and keys.
     """
     found = 0
     for layer in [module for module in model.modules() if isinstance(module, Layer)]:

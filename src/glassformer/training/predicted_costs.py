@@ -1,7 +1,7 @@
 """The prediction of `glassformer plan` for a training run, which `train` on a GPU prints beside its measured estimate.
 
-`plan` has a config instead of a GPU, so that it cannot measure a few steps as `train` does. One function,
-`predict_update`, computes for both. A run on a GPU therefore shows how far the formulas are off.
+`plan` predicts from a config, without a GPU; `train` measures a few steps. `predict_update` makes both predictions, so
+a run on a GPU shows how far the formulas are off.
 """
 
 from collections.abc import Callable
@@ -42,7 +42,7 @@ def predict_run(
 ) -> PredictedCosts | None:
     """Return what `plan` predicts for a run; None on other devices, and where its formulas do not apply.
 
-    They are about bf16 and Adam with all parameters learned, in one pass over each batch.
+    The formulas assume bf16, Adam or AdamW, one pass over each batch, and that all parameters are learned.
 
     Args:
         trainer: The trainer of the run.

@@ -150,7 +150,7 @@ class Processes:
         return lambda given: self.broadcast(decide(given) if self.is_leader else None)  # type: ignore[return-value]
 
     def check_equal(self, name: str, value: Any, advice: str) -> None:
-        """Raise SharedError in all processes unless they have the same value. `name` says what it is."""
+        """Raise SharedError in all processes unless they have the same value. `name` is its name in the error."""
         values = self.gather(json.dumps(value, sort_keys=True, default=str))
         for rank, one in enumerate(values):
             if one != values[0]:
@@ -220,7 +220,7 @@ def _find_others(rank: int, size: int) -> Any:
 
 
 def _interleave(parts: Sequence[Sequence[Value]], size: int) -> list[Value]:
-    """Return the values of which part `n` has every `len(parts)`-th, from number `n` on; there are `size` of them."""
+    """Return `size` values in order, given parts: part n has every `len(parts)`-th value, from number n on."""
     return [parts[number % len(parts)][number // len(parts)] for number in range(size)]
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.checkpoint.load_errors import refusing_wrong_values
-from glassformer.checkpoint.model_folder import check_stored
+from glassformer.checkpoint.model_folder import check_stored, owners_of_parameters
 from glassformer.checkpoint.safe_files import CorruptFolderError, SealedFolder, read_json, write_text
 from glassformer.checkpoint.unread_weights import Values
 from glassformer.training.resident_memory import give_back_freed
@@ -132,18 +132,14 @@ def fill_parts(model: nn.Module, values: Values, device: torch.device) -> None:
 
     Whole tensors are read one at a time, in the dtype in which they are stored; this process keeps its part of each.
     """
-    places: dict[nn.Parameter, list[tuple[nn.Module, str]]] = {}
-    for module in model.modules():
-        for key, parameter in module.named_parameters(recurse=False):
-            places.setdefault(parameter, []).append((module, key))  # tied parameters have several owners
-    empty = dict(model.named_parameters())
+    owners, empty = owners_of_parameters(model), dict(model.named_parameters())
     for name, whole in values:
         check_stored(name, whole)
         parameter = empty.pop(name)
         filled = nn.Parameter(torch.empty_like(parameter, device=device), requires_grad=parameter.requires_grad)
         with torch.no_grad():
             local_tensors([filled])[0].copy_(own_part(whole, parameter))
-        for module, key in places[parameter]:
+        for module, key in owners[parameter]:
             setattr(module, key, filled)
         del whole
         give_back_freed()  # otherwise the heap keeps holes of the size of whole matrices

@@ -84,7 +84,7 @@ class TrainConfig(Checked):
 
     # Device
     device: str = "auto"
-    """Device to compute on, such as cpu or cuda; auto is cuda where there is one."""
+    """Device to compute on, such as cpu or cuda; auto is a GPU where there is one."""
     threads: Whole = 0
     """Number of CPU threads; 0 is torch's default, and fewer are faster if other programs keep a core busy."""
     precision: Literal["auto", "fp32", "bf16", "fp16", "fp8"] = "auto"
@@ -107,9 +107,9 @@ class TrainConfig(Checked):
     eval_every: Count = 500
     """Updates between two validations; each one also saves."""
     save_every: Count = 500
-    """Updates between two checkpoints, the most that a run loses if it is killed."""
+    """Updates between two checkpoints: at most so many are lost if the run is killed."""
     async_save: Literal["auto", "on", "off"] = "auto"
-    """Write checkpoints while the training continues, from a copy in the memory of the CPU, and twice as many; auto
+    """Write checkpoints while the training continues, from a copy in the memory of the CPU, twice per save_every; auto
     does so on a GPU."""
     keep_last: Count = 3
     """Number of newest checkpoints that are kept in addition to the best one."""

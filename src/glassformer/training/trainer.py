@@ -93,8 +93,8 @@ class Trainer(Generic[Batch]):
     loss: Callable[[Batch], Tensor]
     """Returns the *sum* of a batch's token losses. The trainer divides it by the tokens of all accumulated batches."""
     loss_of: Callable[[nn.Module], Callable[[Batch], Tensor]] | None = None
-    """Returns the loss function of a copy of the model, as `loss` is that of `model`. None makes no such copies: they
-    compute gradients faster on a GPU (`compute_copy.py`), and can be compiled."""
+    """Returns the loss function of a copy of the model, as `loss` is that of `model`. Copies compute gradients faster
+    on a GPU (`compute_copy.py`), and can be compiled. None makes no copies."""
     evaluate: Callable[[], dict[str, float]]
     """Returns validation scores by name. `config.metric`, or else the first score, selects the best checkpoint."""
     folder: Path
@@ -119,7 +119,7 @@ class Trainer(Generic[Batch]):
         self.device = choose_device(self.config.device)
         self.precision = choose_precision(self.config.precision, self.device, self.model)
         self.whole_model = self.model
-        """The model that `evaluate` scores. If `model` is sharded, it has no values in between."""
+        """The model that `evaluate` scores. If `model` is sharded, it has values during validations only."""
         self.model = self.parallel.apply(self.model, self.device)
         if self.config.adversarial and not token_tables(self.model):
             raise ValueError(
@@ -191,10 +191,10 @@ class Trainer(Generic[Batch]):
         began = time.perf_counter()
         self._saving.wait()
         is_new = not checkpoint_path(self.folder, self.state.position).exists()
-        is_late = saves_in_background(self.config, self.device)
+        in_background = saves_in_background(self.config, self.device)
         try:
             path, write = prepare_checkpoint(
-                self.folder, self.state, self.model, self.optimizer, self.parallel.writers, copied=is_late
+                self.folder, self.state, self.model, self.optimizer, self.parallel.writers, copied=in_background
             )
         except NotFiniteError as error:
             raise self._diverged(str(error)) from error
@@ -205,11 +205,11 @@ class Trainer(Generic[Batch]):
             if self.parallel.processes.is_leader:
                 discard_old(self.folder, best, self.config)
 
-        def tell() -> None:
+        def report() -> None:
             if is_new:
                 self.on_save(path)
 
-        self._saving.start(write_and_discard, tell, in_thread=is_late)
+        self._saving.start(write_and_discard, report, in_thread=in_background)
         self.save_seconds = time.perf_counter() - began
         self.state.other_seconds += self.save_seconds
 
@@ -281,8 +281,8 @@ class Trainer(Generic[Batch]):
     def _next_lr(self) -> float:
         """Return the learning rate of the next update.
 
-        If the numbers of the update before it are read late, it counts as made. So that a resumed run computes the
-        same, this is also so if it is known to have been skipped.
+        An async run does not know yet whether the update before it was skipped, so it counts that one as made. A
+        resumed run does know, and counts it as made nevertheless, to compute the same.
         """
         is_last_skipped = self.state.skipped > 0 and self.state.good_in_a_row == 0
         made = self.state.update + (self.is_async and (self._started is not None or is_last_skipped))
@@ -313,7 +313,7 @@ class Trainer(Generic[Batch]):
             self._finish(started)
 
     def _is_state_needed(self) -> bool:
-        """Whether the numbers of the started update must be read before the next one: something else may be due."""
+        """Whether the started update must be finished before the next one, because a save or the like may be due."""
         expected = replace(self.state, position=self.state.position + 1, update=self.state.update + 1)
         is_pause = expected.position % self.config.eval_every == 0 or expected.update >= self._plan.end
         is_pause = is_pause or is_save_due(self.config, self.device, expected.position)

@@ -190,7 +190,15 @@ def test_a_file_in_another_format_is_refused_as_a_whole(kind, tmp_path):
             list(DocumentReader((path,), separator=separator))
 
 
-@pytest.mark.parametrize("text", ["BZh is a name", "PK 1", "(a)", "a\0b", "\0\0", ""])
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize("first", ["a", "id", "abc\r"])
+def test_a_short_first_line_in_utf_16_is_noticed(first, encoding, tmp_path):
+    (tmp_path / "a.txt").write_bytes(f"{first}\nanother line\n".encode(encoding))
+    with pytest.raises(BadRecordError, match="in UTF-16: expected UTF-8"):
+        list(TextReader((tmp_path / "a.txt",), on_bad="skip"))
+
+
+@pytest.mark.parametrize("text", ["BZh is a name", "PK 1", "(a)", "a\0b", "a\0b\n", "\0\0", ""])
 def test_texts_that_resemble_other_formats_are_read(text, tmp_path):
     (tmp_path / "a.txt").write_text(text, encoding="utf-8")
     assert read_text(tmp_path / "a.txt") == text

@@ -117,7 +117,7 @@ def test_few_examples_give_more_dropout_and_weight_decay():
 def test_the_warm_up_is_a_share_so_that_it_follows_a_corrected_plan(task, seconds):
     assert chosen_for(MULTI30K, seconds, kind=config_named(task))["train.warmup"] == 0.06
     for options in ({}, {"train.updates": 300}):
-        assert choose_for_fine_tuning(config_named(task), options, is_foreign=True)["train.warmup"] == 0.06
+        assert choose_for_fine_tuning(config_named(task), options, is_pretrained=True)["train.warmup"] == 0.06
 
 
 def test_the_speed_is_measured_for_the_chosen_model():

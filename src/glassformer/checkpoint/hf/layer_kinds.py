@@ -93,7 +93,7 @@ def qwen_windows(values: Mapping[str, Any]) -> Windows:
 
 
 def pattern_windows(values: Mapping[str, Any], every: int, *, key: str | None = None) -> Windows:
-    """Return the windows of layers of which every n-th is global, by default; a key of older files may name n."""
+    """Return the windows of layers. By default every n-th layer is global; a key of older files may name n."""
     n = every if key is None else read_int(values, key, default=every)
     if n < 1:
         raise ValueError(f"config.json has {key}={n}: expected at least 1")
@@ -117,7 +117,7 @@ def unrotated_layers(values: Mapping[str, Any]) -> tuple[int, ...]:
 def read_two_rotaries(
     values: Mapping[str, Any], head_dim: int, windows: Windows, *, theta: float, local_theta: float
 ) -> dict[str, Any]:
-    """Return the fields about rotary positions of a model whose layers with a window have positions of their own.
+    """Return the fields about rotary positions of a model whose layers with a window have their own positions.
 
     `theta` and `local_theta` are HF's defaults of the two bases.
     """

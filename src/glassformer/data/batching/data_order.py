@@ -156,3 +156,21 @@ class BatchPlan:
         random = np.random.default_rng([*self._entropy, epoch])
         order = np.lexsort((random.random(len(self._cells)), self._cells))
         return order, random.permutation(len(self))
+
+
+class PlannedBatches:
+    """Base class of training batches whose rows a `BatchPlan` chooses. Batches are numbered across epochs, from 0."""
+
+    _plan: BatchPlan
+
+    def __len__(self) -> int:
+        """Return the number of batches in an epoch."""
+        return len(self._plan)
+
+    def epoch_of(self, number: int) -> int:
+        """Return the epoch of the batch with this number."""
+        return number // len(self)
+
+    def n_rows(self, number: int) -> int:
+        """Return the number of examples in the batch with this number."""
+        return len(self._plan.rows_of_batch(number))

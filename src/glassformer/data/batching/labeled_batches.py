@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from glassformer.data.batching.data_order import BatchPlan, Numbers, grid
+from glassformer.data.batching.data_order import BatchPlan, Numbers, PlannedBatches, grid
 
 IGNORED = -100
 """The target value that torch's loss functions ignore."""
@@ -72,7 +72,7 @@ def make_batch(rows: Sequence[LabeledRow], *, pad: int, per_token: bool = False)
     return LabeledBatch(torch.from_numpy(tokens), mask, torch.from_numpy(types), torch.from_numpy(numbers))
 
 
-class LabeledBatches:
+class LabeledBatches(PlannedBatches):
     """The training batches of labeled rows: `batches[n]` is batch number n, counted across epochs.
 
     A labeled row is a tokenized text with its answer. `max_tokens` limits the padded tokens of a batch. With
@@ -88,18 +88,6 @@ class LabeledBatches:
 
     def _make_plan(self, lengths: Numbers, max_tokens: int, seed: int) -> BatchPlan:
         return BatchPlan(lengths, max_tokens=max_tokens, seed=seed)
-
-    def __len__(self) -> int:
-        """Return the number of batches in an epoch."""
-        return len(self._plan)
-
-    def epoch_of(self, number: int) -> int:
-        """Return the epoch of the batch with this number."""
-        return number // len(self)
-
-    def n_rows(self, number: int) -> int:
-        """Return the number of examples in the batch with this number."""
-        return len(self._plan.rows_of_batch(number))
 
     def __getitem__(self, number: int) -> LabeledBatch:
         """Return the batch with this number. It depends on the seed and the number only."""

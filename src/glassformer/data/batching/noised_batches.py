@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glassformer.data.batching.data_order import BatchPlan, Numbers, grid
+from glassformer.data.batching.data_order import BatchPlan, Numbers, PlannedBatches, grid
 from glassformer.data.batching.labeled_batches import IGNORED
 from glassformer.data.batching.noise import Masked, Noise, mask_tokens, random_of
 from glassformer.data.batching.pair_batches import PairBatch, make_pair_batch
@@ -54,7 +54,7 @@ class SurroundingTokens:
         return len(self.before) + len(self.after)
 
 
-class _NoisedBatches:
+class _NoisedBatches(PlannedBatches):
     """Base class of MaskedBatches and DenoisingBatches: decides which rows (tokenized texts) form a batch.
 
     `first` holds the number of source tokens of each row after its corruption, `second` that of target tokens, or None
@@ -68,18 +68,6 @@ class _NoisedBatches:
         sides = [None if side is None else grid(side, 2) for side in (first, second)]
         assert sides[0] is not None
         self._plan = BatchPlan(sides[0], sides[1], max_tokens=max_tokens, seed=seed)
-
-    def __len__(self) -> int:
-        """Return the number of batches in an epoch."""
-        return len(self._plan)
-
-    def epoch_of(self, number: int) -> int:
-        """Return the epoch of the batch with this number."""
-        return number // len(self)
-
-    def n_rows(self, number: int) -> int:
-        """Return the number of texts in the batch with this number."""
-        return len(self._plan.rows_of_batch(number))
 
     def _drawn(self, number: int) -> list[tuple[Numbers, np.random.Generator]]:
         """Return the token ids of each row of a batch, with the random generator that decides the row's corruption."""

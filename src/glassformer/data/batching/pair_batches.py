@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glassformer.data.batching.data_order import BatchPlan, Numbers, grid
+from glassformer.data.batching.data_order import BatchPlan, Numbers, PlannedBatches, grid
 from glassformer.data.batching.labeled_batches import IGNORED
 from glassformer.data.batching.token_files import TokenFiles
 from glassformer.text.tokenizer import BEGIN, END, PAD, UNKNOWN
@@ -102,7 +102,7 @@ AnyPairBatch = PairBatch | MarkedPairBatch
 
 
 @dataclass
-class TokenBudgetBatches:
+class TokenBudgetBatches(PlannedBatches):
     """The training batches of tokenized sentence pairs: `batches[n]` is batch number n, counted across epochs."""
 
     files: TokenFiles
@@ -119,18 +119,6 @@ class TokenBudgetBatches:
         self._added = int(self.marks is None)
         source, target = (grid(self.files.lengths(side) + self._added, self.step) for side in ("source", "target"))
         self._plan = BatchPlan(source, target, max_tokens=self.max_tokens, seed=self.seed)
-
-    def __len__(self) -> int:
-        """Return the number of batches in an epoch."""
-        return len(self._plan)
-
-    def epoch_of(self, number: int) -> int:
-        """Return the epoch of the batch with this number."""
-        return number // len(self)
-
-    def n_rows(self, number: int) -> int:
-        """Return the number of pairs in the batch with this number."""
-        return len(self._plan.rows_of_batch(number))
 
     def __getitem__(self, number: int) -> AnyPairBatch:
         """Return the batch with this number. It depends on the seed and the number only."""

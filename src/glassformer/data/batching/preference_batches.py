@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from glassformer.data.batching.data_order import BatchPlan, Numbers, grid
+from glassformer.data.batching.data_order import BatchPlan, Numbers, PlannedBatches, grid
 from glassformer.data.batching.labeled_batches import IGNORED
 from glassformer.data.batching.marked_rows import MarkedRows
 
@@ -42,7 +42,7 @@ class PreferenceBatch(NamedTuple):
 
 
 @dataclass
-class PreferenceBatches:
+class PreferenceBatches(PlannedBatches):
     """The training batches: `batches[n]` is batch number n, counted across epochs.
 
     Rows 2n and 2n + 1 of `rows` are the preferred and the rejected answer of pair n.
@@ -59,18 +59,6 @@ class PreferenceBatches:
     def __post_init__(self) -> None:
         lengths = grid(self.rows.lengths, 8)
         self._plan = BatchPlan(lengths[::2], lengths[1::2], max_tokens=self.max_tokens, seed=self.seed)
-
-    def __len__(self) -> int:
-        """Return the number of batches in an epoch."""
-        return len(self._plan)
-
-    def epoch_of(self, number: int) -> int:
-        """Return the epoch of the batch with this number."""
-        return number // len(self)
-
-    def n_rows(self, number: int) -> int:
-        """Return the number of pairs in the batch with this number."""
-        return len(self._plan.rows_of_batch(number))
 
     def __getitem__(self, number: int) -> PreferenceBatch:
         """Return the batch with this number. It depends on the seed and the number only."""

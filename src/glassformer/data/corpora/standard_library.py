@@ -17,7 +17,6 @@ HELD_OUT = 20
 """On average, one of this many files is for validation."""
 SHORTEST = 40
 """Minimum length of a docstring in characters."""
-LICENCE = "PSF-2.0"
 
 
 def source_files() -> list[Path]:

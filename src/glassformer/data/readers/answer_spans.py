@@ -80,12 +80,12 @@ def _answers(cell: Any, column: str) -> tuple[list[str], list[int | None]]:
     if isinstance(cell, dict):
         texts, starts = cell.get("text"), cell.get("answer_start")
         if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
-            raise ValueError(f"no answers under {column!r}: expected lists 'text' and 'answer_start', as long")
+            raise ValueError(f"no answers under {column!r}: expected lists 'text' and 'answer_start' of one length")
         cell = [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
     if isinstance(cell, str) and not cell.strip():
         raise ValueError(f"empty {column}: expected words of the context, or an empty list if unanswerable")
-    told: list[str] = []
-    begun: list[int | None] = []
+    answers: list[str] = []
+    positions: list[int | None] = []
     for one in cell if isinstance(cell, list) else [cell]:
         text, start = (one.get("text"), one.get("answer_start")) if isinstance(one, dict) else (one, None)
         if start is not None and (not isinstance(start, int) or isinstance(start, bool)):
@@ -93,9 +93,9 @@ def _answers(cell: Any, column: str) -> tuple[list[str], list[int | None]]:
         text = as_text(text, column) if start is None else text
         if not isinstance(text, str) or not text.strip():
             raise ValueError(f"no text under {column!r}")
-        told.append(text)
-        begun.append(start)
-    return told, begun
+        answers.append(text)
+        positions.append(start)
+    return answers, positions
 
 
 def _find(context: str, answer: str, start: int | None) -> int:

@@ -2,8 +2,8 @@
 
 OpenAI: `{"messages": [{"role": "user", "content": "..."}, ...]}`. ShareGPT: `{"conversations": [{"from": "human",
 "value": "..."}, ...]}`, with an optional `system`. A pair of answers has `prompt`, `chosen` and `rejected`; each is a
-text or a list of messages. Errors name the file and line. What these shapes can say and a text cannot, such as a call
-of a tool, is an error, because the model would learn the rest without it.
+text or a list of messages. Errors name the file and line. Fields that a plain text cannot express, such as tool calls,
+are errors, because the model would learn the conversation without them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -102,9 +102,9 @@ def _message(value: object, name: str) -> Message:
         raise ValueError(f"{name} has the role {shown(role)}: expected one of {', '.join(KNOWN_ROLES)}")
     for field in UNREAD_FIELDS:
         if value.get(field):
-            raise ValueError(f"{name}.{field} is {shown(value[field])}: expected none, a message is its content alone")
+            raise ValueError(f"{name}.{field} is {shown(value[field])}: expected none, because only content is learned")
     if value.get("weight") not in (None, 1):
-        raise ValueError(f"{name}.weight is {shown(value['weight'])}: expected 1, every answer is learned")
+        raise ValueError(f"{name}.weight is {shown(value['weight'])}: expected 1, because every answer is learned")
     return {"role": str(role), "content": _text(value.get("content", value.get("value")), f"{name}.content")}
 
 
@@ -124,7 +124,7 @@ def _text(value: object, name: str) -> str:
 def _with_system(messages: tuple[Message, ...], system: object, tools: object) -> tuple[Message, ...]:
     """Return the messages after the system message of their record. `tools`, which cannot be learned, are refused."""
     if tools:
-        raise ValueError(f"'tools' is {shown(tools)}: expected none, conversations are learned without tools")
+        raise ValueError(f"'tools' is {shown(tools)}: expected none, because conversations are learned without tools")
     if system is None:
         return messages
     first: Message = {"role": "system", "content": _text(system, "system")}

@@ -83,7 +83,7 @@ class SplitExamples(Generic[Example]):
         return Counter(getattr(self.shares.examples, "skipped", ()))
 
     def __iter__(self) -> Iterator[Example]:
-        _ = self.shares.valid_from  # before the pass, because it makes a pass of its own
+        _ = self.shares.valid_from  # before the pass, because computing it makes another one
         for example in self.shares.examples:
             if self.shares.split_of(example) == self.side:
                 yield example

@@ -24,7 +24,7 @@ COMPRESSED = {
     b"(\xb5/\xfd": "compressed by zstd",
     b"PK\x03\x04": "a zip archive",
 }
-"""The first bytes of compressed files, and what they are."""
+"""The first bytes of compressed files, and the names of their formats in errors."""
 
 
 class BadRecordError(ValueError):
@@ -120,7 +120,9 @@ def check_first_line(raw: bytes, where: str) -> None:
         found = "compressed by bzip2"
     if found:
         raise BadUtf8Error(where, f"the file is {found}", ": expected plain text, or a .gz file")
-    is_half_empty = len(raw) >= 8 and not (any(raw[:64:2]) and any(raw[1:64:2]))
+    # In UTF-16, every second byte of a text in Latin letters is 0. Short lines of other texts may happen to be so.
+    is_whole = len(raw) >= 8 or (len(raw) >= 3 and raw.endswith(b"\0\n"))
+    is_half_empty = is_whole and not (any(raw[:64:2]) and any(raw[1:64:2]))
     if is_half_empty or raw.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise BadUtf8Error(where, "the file is in UTF-16", ": expected UTF-8; iconv -f UTF-16 -t UTF-8 converts it")
 

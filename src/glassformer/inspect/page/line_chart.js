@@ -12,8 +12,8 @@ export function lineChart(title, lines, mark) {
   const [y0, y1] = [Math.min(...points.map(([, y]) => y)), Math.max(...points.map(([, y]) => y))];
   const across = (x) => LEFT + ((x - x0) / (x1 - x0 || 1)) * (WIDTH - LEFT - RIGHT);
   const down = (y) => HEIGHT - BOTTOM - ((y - y0) / (y1 - y0 || 1)) * (HEIGHT - BOTTOM - 14);
-  const told = Object.entries(lines).map(([name, line]) => `${name} from ${format(line[0][1])} to ${format(line[line.length - 1][1])}`).join("; ");
-  const svg = s("svg", { class: "chart", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": `${title}: ${told}` });
+  const summary = Object.entries(lines).map(([name, line]) => `${name} from ${format(line[0][1])} to ${format(line[line.length - 1][1])}`).join("; ");
+  const svg = s("svg", { class: "chart", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": `${title}: ${summary}` });
   for (const y of [y0, (y0 + y1) / 2, y1])
     svg.append(s("line", { class: "grid", x1: LEFT, x2: WIDTH - RIGHT, y1: down(y), y2: down(y) }), s("text", { class: "axis", x: LEFT - 6, y: down(y) + 4, "text-anchor": "end" }, Number(y.toPrecision(3)).toString()));
   for (const x of [x0, x1]) svg.append(s("text", { class: "axis", x: across(x), y: HEIGHT - 14, "text-anchor": "middle" }, grouped(x)));

@@ -109,25 +109,27 @@ def choose_defaults(
 
 
 def divides_matrices(parallel: str) -> bool:
-    """Whether processes hold parts of matrices in this layout, a value of `--parallel`: by shards or by tensor=N."""
+    """Return whether each process holds only parts of matrices with this value of `--parallel`: shard=N or tensor=N."""
     sizes = dict(part.strip().partition("=")[::2] for part in parallel.split(","))
     return "shard" in sizes or sizes.get("tensor", "1") != "1"
 
 
 def choose_for_fine_tuning(
-    kind: type[TaskConfig], given: Mapping[str, Any], *, is_foreign: bool, longest: int | None = None
+    kind: type[TaskConfig], given: Mapping[str, Any], *, is_pretrained: bool, longest: int | None = None
 ) -> dict[str, Any]:
     """Return the options for fine-tuning a trained model, by dotted name; given values replace chosen ones.
 
-    `is_foreign` says that Glassformer did not train the model, which then gets a small learning rate. `longest` is the
-    most tokens that it can read; None is no limit.
+    `is_pretrained` says that Glassformer did not train the model, which then gets a small learning rate. `longest` is
+    the most tokens that it can read; None is no limit. A language model of Glassformer keeps it as its context.
     """
     values: dict[str, Any] = {"train.optimizer": "adamw", "train.schedule": "linear", "train.weight_decay": 0.01}
     values["train.warmup"] = WARMUP
-    if is_foreign:
+    if is_pretrained:
         values["train.lr"] = 5e-4 if given.get("train.lora_rank") else 5e-5
         if "context" in {field.name for field in fields(kind)}:
             values["context"] = min(FINE_TUNING_CONTEXT, longest or FINE_TUNING_CONTEXT)
+    elif longest is not None and "context" in {field.name for field in fields(kind)}:
+        values["context"] = longest
     minutes = default_minutes(kind, given)
     if minutes:
         values["train.minutes"] = minutes

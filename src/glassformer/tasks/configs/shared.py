@@ -192,10 +192,10 @@ class TaskConfig(Checked):
     """The architecture of a new model. Its vocab_size is the most tokens the tokenizer may learn."""
     train: TrainConfig = field(default_factory=TrainConfig)
     start_from: Path | None = None
-    """Initialize from a trained model (a folder of ours, a Hugging Face folder or a GGUF file): its architecture,
-    weights and tokenizer are taken, and a head that it lacks is created."""
+    """Initialize from a trained model (a folder that Glassformer wrote, a Hugging Face folder or a GGUF file): its
+    architecture, weights and tokenizer are taken, and a head that it lacks is created."""
     grow_from: Path | None = None
-    """Start with a larger model that computes what a smaller trained one does (a folder of ours): its tokenizer and
+    """Start with a larger model with the outputs of a smaller one that Glassformer trained: its tokenizer and
     architecture are taken, and the sizes that are given, such as --n-decoder-layers or --d-ff, grow."""
 
     @property

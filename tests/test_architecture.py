@@ -1,4 +1,4 @@
-"""The house: imports only go down, files stay small, the core stands alone, and the plan tells the truth."""
+"""Imports go to lower layers, files stay small, the core needs few packages, and docs/architecture.md is true."""
 
 import ast
 import graphlib
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "glassformer"
 FILES = sorted(SOURCE.rglob("*.py"))
 
-FLOORS = {
+LAYERS = {
     "reference": 0,
     "cache_folder": 0,
     "base": 0,
@@ -42,7 +42,8 @@ FLOORS = {
 }
 
 
-def room(path):
+def package_of(path):
+    """The package of a file, or the module itself at the top."""
     return path.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
@@ -52,14 +53,14 @@ def nodes_of(path):
     return list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
 
 
-def imported_rooms(path):
-    """Rooms of the house that a file imports, at the top or inside functions."""
+def imported_packages(path):
+    """Packages of ours that a file imports, at the top or inside functions."""
     for node in nodes_of(path):
         names = [node.module] if isinstance(node, ast.ImportFrom) else []
         names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom) and node.module == "glassformer":
             names += [f"glassformer.{alias.name}" for alias in node.names]
-            assert {alias.name for alias in node.names} <= set(FLOORS), f"{path} imports from the front door"
+            assert {alias.name for alias in node.names} <= set(LAYERS), f"{path} imports from the package itself"
         for name in names:
             if name and name.startswith("glassformer."):
                 yield name.split(".")[1]
@@ -67,17 +68,17 @@ def imported_rooms(path):
             assert node.level == 0, f"{path}: relative import"
 
 
-def test_every_room_has_a_floor():
-    assert {room(path) for path in FILES} - {"__init__", "__main__"} <= set(FLOORS)
+def test_every_package_has_a_layer():
+    assert {package_of(path) for path in FILES} - {"__init__", "__main__"} <= set(LAYERS)
 
 
-def test_imports_only_go_down():
+def test_imports_go_to_lower_layers():
     wrong = [
         f"{path.relative_to(SOURCE)} imports {there}, which is not below {here}"
         for path in FILES
-        if (here := room(path)) not in ("__init__", "__main__")  # the front doors, above all floors
-        for there in imported_rooms(path)
-        if there != here and FLOORS[there] >= FLOORS[here]
+        if (here := package_of(path)) not in ("__init__", "__main__")  # they may import everything
+        for there in imported_packages(path)
+        if there != here and LAYERS[there] >= LAYERS[here]
     ]
     assert not wrong
 
@@ -92,12 +93,12 @@ def test_there_is_no_utils():
     assert not [path for path in FILES if path.stem in ("utils", "util", "helpers", "misc", "common")]
 
 
-def test_the_plan_names_every_file_and_nothing_else():
-    plan = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+def test_architecture_page_names_every_file_and_nothing_else():
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     for path in FILES:
         if path.name not in ("__init__.py", "__main__.py"):
-            assert f"`{path.relative_to(SOURCE).as_posix()}`" in plan, f"docs/architecture.md does not name {path.name}"
-    for word in plan.split("`")[1::2]:
+            assert f"`{path.relative_to(SOURCE).as_posix()}`" in page, f"docs/architecture.md does not name {path.name}"
+    for word in page.split("`")[1::2]:
         if word.endswith(".py") and "/" in word and not word.startswith(("tests/", "tools/")):
             assert (SOURCE / word).exists(), f"docs/architecture.md names {word}, which is gone"
 
@@ -273,7 +274,7 @@ SHARED_NAMES = {"documents", "reference"}
 def test_no_two_modules_share_a_name():
     modules = {}
     for path in FILES:
-        if room(path) not in SHARED_NAMES and path.name not in ("__init__.py", "__main__.py"):
+        if package_of(path) not in SHARED_NAMES and path.name not in ("__init__.py", "__main__.py"):
             modules.setdefault(path.stem, []).append(path.relative_to(SOURCE))
     assert named_twice(modules) == {}
 
@@ -281,7 +282,7 @@ def test_no_two_modules_share_a_name():
 def test_no_two_classes_share_a_name():
     classes = {}
     for path in FILES:
-        if room(path) not in SHARED_NAMES:
+        if package_of(path) not in SHARED_NAMES:
             for node in ast.parse(path.read_text(encoding="utf-8")).body:
                 if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                     classes.setdefault(node.name, []).append(path.relative_to(SOURCE))
@@ -300,6 +301,6 @@ def imported_modules(path, modules):
 def test_no_modules_import_each_other_in_a_circle():
     names = {path: ".".join(("glassformer", *path.relative_to(SOURCE).with_suffix("").parts)) for path in FILES}
     modules = {name.removesuffix(".__init__"): path for path, name in names.items()}
-    del modules["glassformer"]  # the front door imports everything
+    del modules["glassformer"]  # it imports everything
     graph = {name: {*imported_modules(path, modules)} & {*modules} - {name} for name, path in modules.items()}
     graphlib.TopologicalSorter(graph).prepare()

@@ -31,7 +31,7 @@ MAX_VALID = 500
 """Largest number of examples that each validation scores."""
 
 
-class TalkData(NamedTuple, Generic[Example]):
+class ConversationData(NamedTuple, Generic[Example]):
     """The examples and the model of a task of this kind."""
 
     splits: Splits[Example]
@@ -43,7 +43,7 @@ class TalkData(NamedTuple, Generic[Example]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TalkConfig(TaskConfig):
+class ConversationConfig(TaskConfig):
     """The options that all tasks of this kind share."""
 
     FIRST_OPTIONS = ("data", "valid", "context")
@@ -70,7 +70,7 @@ class TalkConfig(TaskConfig):
     """Jinja file with a chat template, for a model that has none or another one."""
 
 
-class TalkTask(Task[Example, Batch]):
+class ConversationTask(Task[Example, Batch]):
     """Base class of tasks that fine-tune a pretrained decoder to answer messages."""
 
     sample_line = "Hello! Who are you?"
@@ -97,7 +97,7 @@ class TalkTask(Task[Example, Batch]):
         if isinstance(base, Tokenizer):
             raise ValueError(
                 f"--from {config.start_from}: the tokenizer was trained by Glassformer and has no chat template: "
-                "expected a model of another library; `glassformer convert --to hf` makes one of this model, to which "
+                "expected a pretrained model; `glassformer convert --to hf` writes this one in a form to which "
                 "--chat-template adds a template"
             )
         if config.chat_template is not None:
@@ -114,7 +114,7 @@ class TalkTask(Task[Example, Batch]):
             )
         return Initialized(self.pipeline_class()(model, base))
 
-    def open_data(self, run: "RunFolder") -> TalkData[Example]:
+    def open_data(self, run: "RunFolder") -> ConversationData[Example]:
         """Read the examples and load the model of --from."""
         splits = self.config.data.splits()
         first = next(iter(splits.train), None)
@@ -123,7 +123,7 @@ class TalkTask(Task[Example, Batch]):
         valid = list(islice(splits.valid, MAX_VALID))
         if not valid:
             raise ValueError(f"no {self.unit} are left for validation: {MORE_DATA}")
-        return TalkData(splits, first, valid, self.initialize(splits.train, run).pipeline)
+        return ConversationData(splits, first, valid, self.initialize(splits.train, run).pipeline)
 
     def _check_start(self) -> None:
         if self.config.start_from is None:
