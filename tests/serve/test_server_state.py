@@ -2,7 +2,11 @@ import asyncio
 import threading
 from types import SimpleNamespace
 
+import pytest
+
+from glassformer.serve.api_errors import ApiError
 from glassformer.serve.compute_thread import ComputeThread
+from glassformer.serve.health_endpoint import ready
 from glassformer.serve.server_metrics import ServerMetrics
 from glassformer.serve.server_options import BatchOptions, RequestLimits
 from glassformer.serve.server_state import ServerState, state_of
@@ -26,6 +30,19 @@ def test_prompts_are_prepared_one_at_a_time_outside_the_event_loop():
     assert b"glassformer_running_rows 0.0" in metrics.text()
     state.close()
     assert not compute.is_alive()
+
+
+def test_a_server_without_an_engine_is_not_ready():
+    metrics = ServerMetrics()
+    lane = SimpleNamespace(down_until=None, engine=SimpleNamespace(_waiting=[], n_rows=0), requests=[])
+    shelf = SimpleNamespace(models={"a": SimpleNamespace(lane=lane)})
+    state = ServerState(shelf, ComputeThread(metrics), metrics, RequestLimits(), BatchOptions())
+    request = SimpleNamespace(app=SimpleNamespace(state=SimpleNamespace(server=state)))
+    state.is_ready = True
+    assert asyncio.run(ready(request)).status_code == 200
+    lane.down_until = 5.0
+    with pytest.raises(ApiError, match="being prepared again"):
+        asyncio.run(ready(request))
 
 
 def test_endpoints_find_the_state_in_their_application():

@@ -176,6 +176,38 @@ def test_a_run_is_stopped_by_a_signal_and_resumes_in_one_process(data, undisturb
     assert all((one[name] - other[name]).abs().max() < 1e-3 for name in one if not name.endswith("k_proj.bias"))
 
 
+def test_a_killed_launcher_leaves_no_processes(data, tmp_path):
+    """Its processes save a checkpoint and end, as after SIGTERM."""
+    out = tmp_path / "model"
+    run = subprocess.Popen([sys.executable, *command(data, out, "--devices", "2")], env=environment())
+    while len(log_of(out)[0]) < 7 and run.poll() is None:
+        time.sleep(0.01)
+    run.kill()
+    run.communicate()
+    deadline = time.monotonic() + 60
+    while processes_of(out) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not processes_of(out)
+    assert saved_positions(tmp_path / "model.run" / "checkpoints")[-1] == log_of(out)[0][-1], "no update is lost"
+
+
+def test_processes_that_lose_another_end_with_a_sentence(data, tmp_path):
+    out = tmp_path / "model"
+    command_line = [sys.executable, *command(data, out, "--devices", "2")]
+    run = subprocess.Popen(command_line, env=environment(), stderr=subprocess.PIPE, text=True)
+    while len(log_of(out)[0]) < 7 and run.poll() is None:
+        time.sleep(0.01)
+    environments = {number: Path(f"/proc/{number}/environ").read_bytes().split(b"\0") for number in processes_of(out)}
+    second = next(number for number, variables in environments.items() if b"RANK=1" in variables)
+    os.kill(second, signal.SIGKILL)
+    _, errors = run.communicate(timeout=120)
+    assert run.returncode == 137
+    assert "Traceback" not in errors
+    sentences = [line for line in errors.splitlines() if line.startswith("glassformer:")]
+    assert sentences[-1] == "glassformer: process 1 of 2 was ended by signal 9"
+    assert not processes_of(out)
+
+
 def test_a_sharded_run_starts_from_a_trained_model_as_one_process_does(data, undisturbed, tmp_path):
     """`train --from`: each process reads its part of the weights."""
     losses = {}

@@ -4,7 +4,7 @@ import pytest
 import torch.distributed as dist
 
 from glassformer.training import processes as module
-from glassformer.training.processes import JoinError, Processes, SharedError, joined
+from glassformer.training.processes import JoinError, Processes, SharedError, is_lost_connection, joined
 
 
 def test_one_process_needs_no_others():
@@ -98,4 +98,22 @@ def test_one_process_can_have_a_group_of_its_own():
     with joined("cpu", is_needed=True) as alone:
         assert alone == Processes()
         assert dist.is_initialized()
+    assert not dist.is_initialized()
+
+
+@pytest.mark.parametrize(
+    ("error", "is_lost"),
+    [
+        (RuntimeError("[.../gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:35223: Connection reset"), True),
+        (RuntimeError("[.../gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:1"), True),
+        (dist.DistNetworkError("Failed to recv, got 0 bytes. Connection was likely closed."), True),
+        (dist.DistBackendError("NCCL error: remote process exited or there was a network error"), True),
+        (dist.DistBackendError("NCCL error: invalid usage"), False),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
+    ],
+)
+def test_a_lost_process_is_one_sentence_and_a_bug_is_not(error, is_lost):
+    assert is_lost_connection(error) == is_lost
+    with pytest.raises(SharedError if is_lost else RuntimeError), joined("cpu", is_needed=True):
+        raise error
     assert not dist.is_initialized()

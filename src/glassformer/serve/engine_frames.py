@@ -63,20 +63,10 @@ class FrameSocket:
         self._connection = connection
         self._buffer = bytearray()
 
-    def send(self, value: Any) -> None:
-        """Send a JSON value as a frame. Raises OSError if the other side has closed its socket."""
-        self.send_bytes(encode_frame(value))
-
-    def send_bytes(self, data: bytes) -> None:
-        """Send encoded frames, or the rest of one. Raises OSError as `send` does."""
-        self._connection.sendall(data)
-
-    def try_send(self, data: bytes) -> bytes:
-        """Send as many bytes of encoded frames as possible without waiting, and return the rest. Raises OSError."""
-        try:
-            return data[self._connection.send(data, socket.MSG_DONTWAIT) :]
-        except BlockingIOError:
-            return data
+    def send(self, *values: Any) -> None:
+        """Send JSON values, one frame each. Raises OSError if the other side has closed its socket."""
+        frames = [json.dumps(value, separators=(",", ":")).encode() for value in values]
+        self._connection.sendall(b"".join(len(frame).to_bytes(_SIZE_BYTES, "big") + frame for frame in frames))
 
     def receive(self, *, waits: bool) -> list[Any]:
         """Return the values that have arrived. With `waits` there is at least one.
@@ -115,12 +105,6 @@ class FrameSocket:
         with suppress(OSError):  # the other side may have closed its own before
             self._connection.shutdown(socket.SHUT_RDWR)
         self._connection.close()
-
-
-def encode_frame(value: Any) -> bytes:
-    """Return a JSON value as a frame: its size, and the JSON text."""
-    text = json.dumps(value, separators=(",", ":")).encode()
-    return len(text).to_bytes(_SIZE_BYTES, "big") + text
 
 
 def decode_report(value: Any) -> EngineReport:

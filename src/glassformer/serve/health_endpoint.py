@@ -20,10 +20,12 @@ async def health(request: Request) -> JSONResponse:
 
 @router.get("/ready", summary="Does the server take requests?")
 async def ready(request: Request) -> JSONResponse:
-    """Return status 200 if the first model is loaded and the queue is not full, else 503."""
+    """Return status 200 if the first model is loaded, no model has failed and the queue is not full, else 503."""
     server = state_of(request)
     if not server.is_ready:
         raise ApiError(503, "the server is starting or stopping: ask again later")
+    if server.is_down():
+        raise ApiError(503, "a model has failed and is being prepared again: ask again later")
     if server.n_waiting() >= server.limits.max_queue:
         raise ApiError(503, f"{server.n_waiting()} requests are waiting: ask again later")
     return JSONResponse({"status": "ready"})

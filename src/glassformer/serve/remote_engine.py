@@ -31,7 +31,6 @@ from glassformer.serve.engine_frames import (
     RowReport,
     as_error,
     decode_report,
-    encode_frame,
 )
 
 _START = "from glassformer.serve.engine_process import main; main()"
@@ -69,17 +68,11 @@ def start_engine(path: Path, load: Mapping[str, Any], sizes: Mapping[str, Any]) 
 
 
 class EngineLink:
-    """The socket to the process of an engine. Frames are received in a separate thread.
-
-    Frames are sent at once. What the process does not take at once, another thread sends: the caller never waits.
-    """
+    """The socket to the process of an engine. Frames are sent and received in separate threads."""
 
     def __init__(self, frames: FrameSocket, process: "subprocess.Popen[bytes] | None" = None):
         self.frames, self._process = frames, process
-        self._lock = threading.Lock()
-        self._outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._n_outgoing = 0
-        """How many frames are in the queue or being sent by the thread. No other one may overtake them."""
+        self._outgoing: queue.SimpleQueue[list[Any] | None] = queue.SimpleQueue()
         self.arrived: deque[Any] = deque()
         """The frames that have arrived. They are taken from the left."""
         self.has_ended = False
@@ -90,14 +83,8 @@ class EngineLink:
             threading.Thread(target=target, name=f"engine {name}", daemon=True).start()
 
     def send(self, *frame: Any) -> None:
-        """Send a frame, without waiting: what the process does not take at once, the thread sends."""
-        data = encode_frame(frame)
-        with self._lock, suppress(OSError):  # the process has ended, which the receiving thread reports
-            if not self._n_outgoing:
-                data = self.frames.try_send(data)
-            if data:
-                self._n_outgoing += 1
-                self._outgoing.put(data)
+        """Send a frame soon. It does not wait."""
+        self._outgoing.put(list(frame))
 
     def close(self) -> None:
         """End the process, and wait for its end."""
@@ -112,11 +99,15 @@ class EngineLink:
             self._process.wait()
 
     def _send(self) -> None:
-        with suppress(OSError):  # the process has ended, as in `send`
-            while (data := self._outgoing.get()) is not None:
-                self.frames.send_bytes(data)
-                with self._lock:
-                    self._n_outgoing -= 1
+        with suppress(OSError):  # the process has ended, which the receiving thread reports
+            while True:
+                frames = [self._outgoing.get()]
+                with suppress(queue.Empty):
+                    while True:
+                        frames.append(self._outgoing.get_nowait())
+                if None in frames:  # the socket has been closed
+                    return
+                self.frames.send(*frames)
 
     def _receive(self, on_report: Callable[[], None]) -> None:
         with suppress(EOFError, OSError):

@@ -74,6 +74,10 @@ class ServerState:
         """Return how many requests and jobs wait."""
         return sum(len(lane.engine._waiting) for lane in self._lanes()) + self.compute.n_jobs
 
+    def is_down(self) -> bool:
+        """Return whether the engine of a model has failed, and there is no other one yet."""
+        return any(lane.down_until is not None for lane in self._lanes())
+
     def close(self) -> None:
         """End the threads, after the work that they have begun."""
         self.compute.close()

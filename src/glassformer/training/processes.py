@@ -8,10 +8,14 @@ the run ends at once, with one message.
 
 import json
 import os
+import re
+import signal
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from threading import Thread
 from typing import Any, TypeVar
 
 import torch
@@ -163,7 +167,7 @@ def joined(device: str = "auto", *, is_needed: bool = False) -> Iterator[Process
 
     With `is_needed`, a single process opens a group too, which FSDP2 needs. `device` is the name of the training
     device. With CUDA each process uses the GPU of its LOCAL_RANK. Raises JoinError if this process cannot join, and
-    SharedError if some process does not come, or is of another version.
+    SharedError if some process does not come, is of another version, or ends before the others.
     """
     if dist.is_available() and dist.is_initialized():
         yield Processes(dist.get_rank(), dist.get_world_size())
@@ -182,13 +186,42 @@ def joined(device: str = "auto", *, is_needed: bool = False) -> Iterator[Process
                 "processes, or --device cpu"
             )
         torch.cuda.set_device(local)
+    end_with_launcher()
     store = _find_others(rank, size) if is_started else HashStore()
     backend = "cpu:gloo,cuda:nccl" if uses_cuda else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=STEP_TIMEOUT)
     try:
         yield Processes(rank, size)
+    except RuntimeError as error:
+        if not is_lost_connection(error):
+            raise
+        raise SharedError("another process of this run has ended: the connection to it is lost") from error
     finally:
         dist.destroy_process_group()
+
+
+def end_with_launcher() -> None:
+    """Send SIGTERM to this process when torchrun has ended, so that a killed launcher leaves no processes.
+
+    A thread looks for another parent. Linux could send the signal itself (prctl), but does so once for each thread of
+    the launcher, and a second signal stops a run without saving.
+    """
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return
+    launcher = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == launcher:
+            time.sleep(1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    Thread(target=watch, name="watch the launcher", daemon=True).start()
+
+
+def is_lost_connection(error: RuntimeError) -> bool:
+    """Return whether gloo, NCCL or the store reports that another process does not answer any more."""
+    lost = r"gloo.*(Connection (reset|closed|refused)|Read error|Write error|Broken pipe)|remote process exited"
+    return isinstance(error, dist.DistNetworkError) or re.search(lost, str(error), re.DOTALL) is not None
 
 
 def _find_others(rank: int, size: int) -> Any:
