@@ -6,6 +6,7 @@ import random
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -191,14 +192,46 @@ def test_a_killed_launcher_leaves_no_processes(data, tmp_path):
     assert saved_positions(tmp_path / "model.run" / "checkpoints")[-1] == log_of(out)[0][-1], "no update is lost"
 
 
+@pytest.mark.parametrize(("killed", "after"), [(0, 0), (1, 0), (0, 12), (1, 12)])
+def test_several_launchers_restart_together(data, undisturbed, tmp_path, killed, after):
+    """As on several machines. Each launcher counts its restarts itself, so the counts may differ."""
+    out = tmp_path / "model"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        endpoint = f"127.0.0.1:{free.getsockname()[1]}"
+    options = ["--nnodes", "2", "--nproc-per-node", "1", "--max-restarts", "3", "--rdzv-backend", "c10d"]
+    options += ["--rdzv-endpoint", endpoint, "--rdzv-id", "test"]
+    line = [sys.executable, "-m", "torch.distributed.run", *options, *command(data, out, "--parallel", "shard=2")]
+    launchers = [subprocess.Popen(line, env=environment(), stderr=subprocess.PIPE) for _ in range(2)]
+    victim = None
+    while victim is None or len(log_of(out)[0]) < after:
+        assert all(launcher.poll() is None for launcher in launchers)
+        time.sleep(0.05)
+        victim = next((number for number in processes_of(out) if rank_of(number) == killed), None)
+    os.kill(victim, signal.SIGKILL)
+    errors = [launcher.communicate(timeout=600)[1] for launcher in launchers]
+    assert [launcher.returncode for launcher in launchers] == [0, 0], errors
+    _, losses = log_of(out)
+    assert losses == pytest.approx(log_of(undisturbed)[1], rel=1e-5)
+    assert not processes_of(out)
+
+
+def rank_of(number):
+    """The rank of a process with this number; None if it has none or has ended."""
+    try:
+        variables = Path(f"/proc/{number}/environ").read_bytes().decode().split("\0")
+    except OSError:
+        return None
+    return next((int(line.removeprefix("RANK=")) for line in variables if line.startswith("RANK=")), None)
+
+
 def test_processes_that_lose_another_end_with_a_sentence(data, tmp_path):
     out = tmp_path / "model"
     command_line = [sys.executable, *command(data, out, "--devices", "2")]
     run = subprocess.Popen(command_line, env=environment(), stderr=subprocess.PIPE, text=True)
     while len(log_of(out)[0]) < 7 and run.poll() is None:
         time.sleep(0.01)
-    environments = {number: Path(f"/proc/{number}/environ").read_bytes().split(b"\0") for number in processes_of(out)}
-    second = next(number for number, variables in environments.items() if b"RANK=1" in variables)
+    second = next(number for number in processes_of(out) if rank_of(number) == 1)
     os.kill(second, signal.SIGKILL)
     _, errors = run.communicate(timeout=120)
     assert run.returncode == 137

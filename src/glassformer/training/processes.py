@@ -25,6 +25,7 @@ from torch._C._distributed_c10d import HashStore, PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from glassformer.base.version import __version__
+from glassformer.training.restart_round import agree_on_round
 
 Given = TypeVar("Given")
 Value = TypeVar("Value")
@@ -227,7 +228,6 @@ def is_lost_connection(error: RuntimeError) -> bool:
 def _find_others(rank: int, size: int) -> Any:
     """Return the store of this run, after all processes have written their versions to it."""
     where = f"{os.environ.get('MASTER_ADDR', '')}:{os.environ.get('MASTER_PORT', '')}"
-    round_number = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     patience = timedelta(seconds=JOIN_SECONDS)
     own = json.dumps({"glassformer": __version__, "torch": torch.__version__.partition("+")[0], "processes": size})
     try:
@@ -236,11 +236,12 @@ def _find_others(rank: int, size: int) -> Any:
         found, _, _ = next(iter(rendezvous("env://", rank=rank, world_size=size, timeout=seconds)))
     except (RuntimeError, ValueError) as error:
         raise JoinError(f"no process answers at {where} within {JOIN_SECONDS:.0f} s: {EXPECTED}") from error
-    store = PrefixStore(f"glassformer/{round_number}", found)
     try:
+        shared = PrefixStore("glassformer", found)
+        store = PrefixStore(agree_on_round(shared, rank, size, patience), shared)
         store.set(f"version/{rank}", own)
         store.wait([f"version/{other}" for other in range(size)], patience)
-    except RuntimeError as error:
+    except (RuntimeError, TimeoutError) as error:
         raise SharedError(
             f"not all {size} processes came to {where} within {JOIN_SECONDS:.0f} s: {EXPECTED}"
         ) from error
