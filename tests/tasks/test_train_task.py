@@ -401,7 +401,7 @@ def test_a_fresh_run_keeps_nothing_until_it_begins(tmp_path):
 
 def test_an_option_without_effect_on_the_task_is_refused(tmp_path):
     kind, config = encoder_config(tmp_path, "classification", multi_label=True)
-    with pytest.raises(ValueError, match=r"r_drop=1.0: classification has no use"):
+    with pytest.raises(ValueError, match=r"r_drop=1.0: it has no effect on classification"):
         kind(replace(config, train=replace(config.train, r_drop=1.0))).train(tmp_path / "model")
 
 

@@ -83,6 +83,16 @@ def build(task, **shape):
     return build_model(ModelConfig(**{**SHAPE, **layers, **shape}))
 
 
+@torch.no_grad()
+def logits_of(task, parameters, **shape):
+    """Return the logits of a trained model for three sources, texts or examples that it was not trained on."""
+    model = build(task, **shape).to(next(iter(parameters.values())).dtype).eval()
+    unknown = model.load_state_dict(parameters, strict=False).unexpected_keys
+    assert not unknown, unknown
+    x = tokens(2000, 3, 12)
+    return model(x, tokens(2001, 3, 12)) if task == "translation" else model(x)
+
+
 def loss_of(task, config):
     if task == "translation":
         return lambda model: partial(pair_loss, model, config)

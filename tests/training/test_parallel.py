@@ -24,7 +24,7 @@ from glassformer.training.sharded_tensors import whole_tensor
 from glassformer.training.train_config import TrainConfig
 from glassformer.training.trainer import Trainer
 from training.launched import difference, run_cases
-from training.parallel_program import CONFIG, Batches, build, loss_of, train
+from training.parallel_program import CONFIG, Batches, build, logits_of, loss_of, train
 
 TASKS = ("translation", "language", "classification")
 HALF, WHOLE = 4, 8
@@ -83,6 +83,9 @@ def together(tmp_path_factory):
 )
 def test_two_processes_learn_what_one_learns(alone, together, name, task):
     assert difference(alone[task], together.results[name]) < 1e-12
+    one, other = (logits_of(task, run["parameters"]) for run in (alone[task], together.results[name]))
+    assert (one - other).abs().max() < 1e-12
+    assert one.std() > 0.1, "the logits say something"
 
 
 def test_two_processes_resume_a_run_of_one(alone, together):
@@ -135,7 +138,10 @@ def test_the_whole_table(tmp_path, n_processes, layouts):
         task, dtype = tasks[number % len(tasks)]
         layout = layouts[number // len(tasks)] or f"data={n_processes}"
         found = difference(alone[number % len(tasks)], result)
-        print(f"| {n_processes} | {layout} | {task} | {dtype} | {found:.1e} |")
+        logits = [logits_of(task, run["parameters"], **wide) for run in (alone[number % len(tasks)], result)]
+        of_logits = (logits[0] - logits[1]).abs().max().item()
+        print(f"| {n_processes} | {layout} | {task} | {dtype} | {found:.1e} | logits {of_logits:.1e} |")
+        assert of_logits < (1e-9 if dtype == "float64" else 1e-3), (layout, task, dtype)
         assert found < (1e-9 if dtype == "float64" else 1e-3), (layout, task, dtype)
         assert result["losses"] == pytest.approx(alone[number % len(tasks)]["losses"], rel=1e-5), (layout, task, dtype)
 
