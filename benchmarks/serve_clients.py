@@ -1,6 +1,6 @@
 """The clients of a load test (`serve.py`): they send chats as streams, and note when the pieces of answers arrive.
 
-A process of its own imports this module quickly, because it needs nothing of the project.
+The processes that run the clients start quickly, because this module imports nothing of Glassformer.
 """
 
 import asyncio

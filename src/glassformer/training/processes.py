@@ -168,7 +168,7 @@ def joined(device: str = "auto", *, is_needed: bool = False) -> Iterator[Process
 
     With `is_needed`, a single process opens a group too, which FSDP2 needs. `device` is the name of the training
     device. With CUDA each process uses the GPU of its LOCAL_RANK. Raises JoinError if this process cannot join, and
-    SharedError if some process does not come, is of another version, or ends before the others.
+    SharedError if another process does not come, has another version, or ends while this one still needs it.
     """
     if dist.is_available() and dist.is_initialized():
         yield Processes(dist.get_rank(), dist.get_world_size())
