@@ -2,10 +2,12 @@
 
 import json
 import os
+import shutil
 from dataclasses import replace
 
 import pytest
 
+from glassformer.checkpoint.safe_files import CorruptFolderError
 from glassformer.data.batching import pair_shards
 from glassformer.data.readers.text_files import BadRecordError
 from glassformer.tasks import prepare_corpus as module
@@ -131,6 +133,39 @@ def test_a_bad_record_names_its_line_and_can_be_skipped(files, processes):
         prepare_corpus("translation", translation_config(files), files / "out", processes=processes)
     skipping = translation_config(files, **{"data.on_bad": "skip"})
     assert prepare_corpus("translation", skipping, files / "two", processes=1).skipped == {"empty target": 1}
+
+
+@pytest.mark.parametrize("name", ["units/00003/v0/00000/source.bin", "units/00003/unit.json", "valid.jsonl"])
+@pytest.mark.parametrize("part", [(1, 1), (2, 2)])
+def test_a_damaged_file_is_made_anew(files, name, part):
+    config, out = translation_config(files), files / "out"
+    prepare_corpus("translation", config, out, processes=1)
+    contents = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    (out / name).write_bytes((out / name).read_bytes()[:-4])
+    if not name.endswith("unit.json"):
+        with pytest.raises(CorruptFolderError, match="run glassformer prepare again, which makes it anew"):
+            TokenizedCorpus(out)
+    assert prepare_corpus("translation", config, out, processes=1, part=part) is not None
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == contents
+
+
+def test_a_changed_tokenizer_is_refused(files):
+    config, out = translation_config(files), files / "out"
+    assert prepare_corpus("translation", config, out, processes=1, part=(1, 2)) is None
+    text = (out / "tokenizer.json").read_text(encoding="utf-8")
+    other = prepare_corpus("translation", translation_config(files, **{"model.vocab_size": 310}), files / "other")
+    (out / "tokenizer.json").write_bytes((other.folder / "tokenizer.json").read_bytes())
+    with pytest.raises(CorruptFolderError, match=r"tokenizer.json has changed since the data was tokenized"):
+        prepare_corpus("translation", config, out, processes=1, part=(2, 2))
+    (out / "tokenizer.json").write_text(text, encoding="utf-8")
+    shutil.copytree(other.folder / "units", out / "units", dirs_exist_ok=True)
+    with pytest.raises(ValueError, match=r"units/00000 was made with another tokenizer: remove it and run"):
+        prepare_corpus("translation", config, out, processes=1, part=(2, 2))
+    shutil.rmtree(out / "units")
+    assert prepare_corpus("translation", config, out, processes=1) is not None
+    (out / "tokenizer.json").write_bytes((other.folder / "tokenizer.json").read_bytes())
+    with pytest.raises(CorruptFolderError, match=r"tokenizer.json has changed since the data was tokenized"):
+        TokenizedCorpus(out)
 
 
 def test_a_mix_keeps_its_files_apart(files):

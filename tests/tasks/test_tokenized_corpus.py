@@ -33,7 +33,9 @@ def test_data_options_know_where_prepared_data_came_from(folder):
 def test_a_changed_file_is_an_error(folder):
     (file,) = folder.rglob("source.bin")
     file.write_bytes(file.read_bytes()[:-4])
-    with pytest.raises(CorruptFolderError, match=r"source.bin has [\d,]+ bytes, expected [\d,]+ bytes: prepare"):
+    with pytest.raises(
+        CorruptFolderError, match=r"source.bin has [\d,]+ bytes, expected [\d,]+ bytes: run glassformer prepare again"
+    ):
         TokenizedCorpus(folder)
     file.unlink()
     with pytest.raises(CorruptFolderError, match=r"source.bin is missing"):
