@@ -29,6 +29,7 @@ from training.parallel_program import CONFIG, Batches, build, logits_of, loss_of
 TASKS = ("translation", "language", "classification")
 HALF, WHOLE = 4, 8
 """Updates before and after an interruption. The full table has 50 updates."""
+DROPOUT = {"dropout": 0.2}
 
 
 def case(folder, task, layout="", updates=WHOLE, **more):
@@ -60,6 +61,8 @@ def together(tmp_path_factory):
         "resumed": case(folder / "f", "translation", "shard=2"),
         "read in parts": case(folder / "g", "language", "shard=2", **{"from": str(folder / "stored")}),
         "read in columns": case(folder / "h", "translation", "tensor=2", **{"from": str(folder / "stored pairs")}),
+        "dropout": case(folder / "i", "translation", model=DROPOUT),
+        "dropout again": case(folder / "j", "translation", model=DROPOUT),
     }
     save_model(folder / "stored", build("language"))
     save_model(folder / "stored pairs", build("translation"))
@@ -171,7 +174,23 @@ def test_any_layout_reads_its_parts_of_a_stored_model(tmp_path):
         assert difference(alone[number % len(TASKS)], result) < 1e-9, (layouts[number // len(TASKS)], TASKS)
 
 
-def test_dropout_is_reproducible_and_differs_between_parts(tmp_path):
+def test_dropout_is_reproducible(together):
+    one, other = together.results["dropout"], together.results["dropout again"]
+    assert difference(one, other) == 0
+    assert one["losses"][0] != together.results["data"]["losses"][0], "nothing is dropped"
+
+
+@pytest.mark.full
+def test_dropout_is_reproducible_in_every_layout(tmp_path):
+    layouts = ["shard=4", "tensor=4", "data=2,shard=2", "data=2,tensor=2", "shard=2,tensor=2"]
+    model = {**WIDE, **DROPOUT}
+    cases = [case(tmp_path / f"{one}-{n}", "translation", one, model=model) for one in layouts for n in range(2)]
+    found = run_cases(tmp_path / "results", cases, 4)
+    for layout, one, other in zip(layouts, found[::2], found[1::2], strict=True):
+        assert difference(one, other) == 0, layout
+
+
+def test_dropout_differs_between_parts():
     seeds = [Parallel(processes=Processes(rank, 4)).part for rank in range(4)]
     assert seeds == [0, 1, 2, 3]
     config = TrainConfig(parallel="tensor=2")
