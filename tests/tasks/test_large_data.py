@@ -59,7 +59,7 @@ def test_a_damaged_shard_of_a_run_is_made_anew(table, tmp_path, monkeypatch):
     monkeypatch.setattr(divided_data, "LARGE_BYTES", 100)
     given = {**SMALL, "source": table, "vocab_size": 300}
     glassformer.train("translation", out=tmp_path / "m", **given)
-    (shard,) = (tmp_path / "m.run" / "tokens").rglob("source.bin")
+    (shard,) = (tmp_path / "m.run" / "tokens").rglob("units/*/v0/*/source.bin")
     content = shard.read_bytes()
     shard.write_bytes(content[:-4])
     glassformer.train("translation", out=tmp_path / "m", accept_changes=True, **{**given, "updates": 6})

@@ -115,6 +115,12 @@ def test_other_options_or_files_are_refused(files):
     prepare_corpus("translation", translation_config(files), files / "out", processes=1)
     with pytest.raises(ValueError, match=r"was prepared with vocab_size 300 \(now 400\)"):
         prepare_corpus("translation", translation_config(files, **{"model.vocab_size": 400}), files / "out")
+    for names, problem in (
+        (["news"], "was prepared with source with .*web.en: expected the same"),
+        (["web", "news"], "was prepared with the files of source in another order: expected the same"),
+    ):
+        with pytest.raises(ValueError, match=problem):
+            prepare_corpus("translation", translation_config(files, names), files / "out")
     (files / "web.en").write_text("shorter\n" * 150, encoding="utf-8")
     with pytest.raises(ValueError, match="the data files have changed"):
         prepare_corpus("translation", translation_config(files), files / "out")
@@ -175,6 +181,8 @@ def test_a_mix_keeps_its_files_apart(files):
     batches, tokenizer = corpus.pair_batches(0, max_tokens=100, seed=0), corpus.tokenizer()
     news = sum(tokenizer.decode(batches[number].source[0].tolist()).startswith("news") for number in range(1000))
     assert news == 800
+    first = corpus.valid_examples(config.data)[:6]
+    assert {one.source.split()[0] for one in first} == {"news", "web"}, "the first validation examples are of both"
     even = corpus.pair_batches(0, max_tokens=100, seed=0, mix="news=1,web=1")
     assert sum(even.find(number)[0] for number in range(1000)) == 500
     with pytest.raises(ValueError, match=r"expected the names with which .* was prepared: news, web"):

@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -141,12 +142,23 @@ def _make_or_read_plan(task: str, config: TaskConfig, folder: Path) -> dict[str,
     for name, value in {**options, "task": task}.items():
         if before.get(name) != value and not (name == "model.vocab_size" and value == 1):
             raise ValueError(
-                f"{folder} was prepared with {name.rpartition('.')[2]} {before.get(name)} (now {value}): expected the "
-                "same options, or another folder"
+                f"{folder} was prepared with {_difference(name.rpartition('.')[2], before.get(name), value)}: expected "
+                "the same options, or another folder"
             )
     if plan.get("files") != _file_versions(plan["units"]):
         raise ValueError(f"the data files have changed since {folder} was begun: choose another folder, or remove it")
     return plan
+
+
+def _difference(name: str, before: Any, now: Any) -> str:
+    """Return a description of an option that has changed; of a list of files, the first that only one of them has."""
+    if not isinstance(before, list) or not isinstance(now, list):
+        return f"{name} {before} (now {now})"
+    more = [file for file in before if file not in now]
+    other = more or [file for file in now if file not in before]
+    if not other:
+        return f"the files of {name} in another order"
+    return f"{name} {'with' if more else 'without'} {other[0]}"
 
 
 def _remove_unused(folder: Path) -> None:
@@ -333,6 +345,8 @@ def _complete(folder: Path, plan: Mapping[str, Any], config: Any) -> None:
         raise ValueError(
             f"--mix {data.mix}: all texts of {empty[0]} are held out for validation: expected more of them, or --valid"
         )
+    # A validation may score the first examples only, which should not all be of the first file.
+    valid.sort(key=lambda line: blake2b(line.encode()).digest())
     valid += [json.dumps(data.record_of(example), ensure_ascii=False) for example in _given_valid(data, plan)]
     if not valid:
         raise ValueError(f"no examples are left for validation: {MORE_DATA}")

@@ -39,9 +39,18 @@ class TokenizedCorpus:
         self.folder = folder
         if not folder.is_dir():
             raise FileNotFoundError(f"--prepared {folder}: no such folder: expected one that glassformer prepare wrote")
-        if not (folder / PREPARED).is_file() and (folder / PLAN).is_file():
-            raise ValueError(f"{folder} is not complete: run glassformer prepare again, or wait for its other parts")
-        self._about = read_json_object(folder / PREPARED)
+        if not (folder / PREPARED).is_file():
+            if (folder / PLAN).is_file():
+                raise ValueError(
+                    f"{folder} is not complete: run glassformer prepare again, or wait for its other parts"
+                )
+            raise CorruptFolderError(
+                f"{folder / PREPARED} is missing: expected a folder that glassformer prepare wrote"
+            )
+        try:
+            self._about = read_json_object(folder / PREPARED)
+        except CorruptFolderError as error:
+            raise CorruptFolderError(f"{error}: {REMAKE}") from error
         if self._about.get("format") != FORMAT:
             raise CorruptFolderError(
                 f"{folder / PREPARED} has format {shown(self._about.get('format'))}, expected {FORMAT}: prepare the "
@@ -141,8 +150,8 @@ def check_digests(folder: Path, digests: Mapping[str, str], *, advice: str = RES
     for name, digest in digests.items():
         file = folder / name
         if not file.is_file() or sha256(file) != digest:
-            had = "has changed" if file.is_file() else "is missing"
-            raise CorruptFolderError(f"{file} {had} since the data was tokenized: {advice}")
+            had = "has changed since the data was tokenized" if file.is_file() else "is missing"
+            raise CorruptFolderError(f"{file} {had}: {advice}")
 
 
 def read_valid_lines(folder: Path) -> list[str]:
