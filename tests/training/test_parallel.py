@@ -30,6 +30,7 @@ TASKS = ("translation", "language", "classification")
 HALF, WHOLE = 4, 8
 """Updates before and after an interruption. The full table has 50 updates."""
 DROPOUT = {"dropout": 0.2}
+NORMALIZED = {"qk_norm": True}
 
 
 def case(folder, task, layout="", updates=WHOLE, **more):
@@ -61,6 +62,7 @@ def together(tmp_path_factory):
         "resumed": case(folder / "f", "translation", "shard=2"),
         "read in parts": case(folder / "g", "language", "shard=2", **{"from": str(folder / "stored")}),
         "read in columns": case(folder / "h", "translation", "tensor=2", **{"from": str(folder / "stored pairs")}),
+        "normalized heads": case(folder / "k", "language", "tensor=2", model=NORMALIZED),
         "dropout": case(folder / "i", "translation", model=DROPOUT),
         "dropout again": case(folder / "j", "translation", model=DROPOUT),
     }
@@ -89,6 +91,27 @@ def test_two_processes_learn_what_one_learns(alone, together, name, task):
     one, other = (logits_of(task, run["parameters"]) for run in (alone[task], together.results[name]))
     assert (one - other).abs().max() < 1e-12
     assert one.std() > 0.1, "the logits say something"
+
+
+def test_heads_with_a_common_norm_are_divided(tmp_path, together):
+    """As in Qwen 3 and in the default language model: the gradient of its weight is a sum over all heads."""
+    losses, scores, parameters = train(case(tmp_path, "language", model=NORMALIZED), Processes())
+    found = {"losses": losses, "scores": scores, "parameters": parameters}
+    assert difference(found, together.results["normalized heads"]) < 1e-12
+    name = "decoder.layers.0.self_attn.q_norm.weight"
+    assert (parameters[name] - 1).abs().max() > 1e-3, "the norm has learned"
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("norm", ["layer", "offset_rms", "mean_std"])
+def test_every_kind_of_norm_is_divided(tmp_path, norm):
+    shape = {**WIDE, **NORMALIZED, "norm": norm}
+    losses, scores, parameters = train(case(tmp_path / "alone", "translation", model=shape), Processes())
+    layouts = ["tensor=4", "data=2,tensor=2", "shard=2,tensor=2"]
+    cases = [case(tmp_path / layout, "translation", layout, model=shape) for layout in layouts]
+    for layout, found in zip(layouts, run_cases(tmp_path / "results", cases, 4), strict=True):
+        alone = {"losses": losses, "scores": scores, "parameters": parameters}
+        assert difference(alone, found) < 1e-12, layout
 
 
 def test_two_processes_resume_a_run_of_one(alone, together):
@@ -288,7 +311,7 @@ def test_options_that_several_processes_cannot_have_are_refused(settings, messag
         ({}, 3, "tensor=3: n_heads=4, expected a divisor of it"),
         ({"n_kv_heads": 2}, 4, "tensor=4: n_kv_heads=2"),
         ({"d_ff": 21}, 2, "tensor=2: d_ff=21"),
-        ({"qk_norm": True}, 2, "tensor=2: qk_norm"),
+        ({"qk_norm": True, "qk_norm_over": "all_heads"}, 2, "tensor=2: qk_norm_over=all_heads"),
         ({"positions": "relative"}, 2, "tensor=2: encoder adds a bias"),
     ],
 )
