@@ -1,7 +1,9 @@
 """`glassformer eval` for pretrained models."""
 
+import copy
 import json
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +12,7 @@ from checkpoint.hf_comparison import first_seed
 from glassformer.cli.evaluate import evaluate
 from glassformer.cli.flag_parser import UsageError
 from glassformer.metrics import score_translations
+from glassformer.metrics.rouge import score_summaries
 from glassformer.pipelines.load import load
 from pipelines.hf_folders import save_tokenizer
 from pipelines.test_pretrained_tagger import TAGS, save_tagger
@@ -43,6 +46,18 @@ def test_texts_and_questions_are_scored(folder, capsys):
     evaluate([str(folder / "gpt2"), *files[:2], "--json", "--quiet"])
     found = json.loads(capsys.readouterr().out)
     assert set(found) == {"bits_per_byte", "loss", "perplexity", "scored_on"}
+
+
+def test_bad_questions_are_skipped_if_asked(folder, capsys):
+    with (folder / "questions.jsonl").open("a", encoding="utf-8") as stream:
+        stream.write("no question\n")
+    files = [str(folder / "gpt2"), "--choices", str(folder / "questions.jsonl"), "--quiet"]
+    with pytest.raises(ValueError, match=r"questions\.jsonl:2: not JSON.* --on-bad skip, skips such questions"):
+        evaluate(files)
+    evaluate([*files, "--on-bad", "skip"])
+    assert capsys.readouterr().out.splitlines()[-1] == "scored on 1 questions (1 bad ones skipped)"
+    with pytest.raises(UsageError, match="--on-bad skip has no effect without --choices"):
+        evaluate([str(folder / "gpt2"), "--data", str(folder / "text.txt"), "--on-bad", "skip"])
 
 
 def test_mistakes_are_explained(folder):
@@ -88,6 +103,34 @@ def test_an_encoder_decoder_summarizes_and_answers(tmp_path, capsys):
     for wrong, message in ((["--task", "tagging"], "--task tagging: expected one of"), (["--task"], "needs a value")):
         with pytest.raises(UsageError, match=message):
             evaluate([str(tmp_path / "t5"), *wrong])
+
+
+def test_the_settings_of_a_task_in_the_files_are_used(tmp_path, capsys, caplog):
+    save_seq2seq(tmp_path / "t5", "T5")
+    settings = {"prefix": "three ", "max_length": 6, "num_beams": 2}
+    tasks = {"summarization": settings, "translation_en_to_de": settings | {"prefix": "two "}}
+    config = json.loads((tmp_path / "t5" / "config.json").read_text(encoding="utf-8"))
+    (tmp_path / "t5" / "config.json").write_text(json.dumps(config | {"task_specific_params": tasks}), encoding="utf-8")
+    (tmp_path / "a.tsv").write_text("source\ttarget\none two\ttwo one\n", encoding="utf-8")
+    evaluate([str(tmp_path / "t5"), "--task", "summarization", "--data", str(tmp_path / "a.tsv"), "--json", "--quiet"])
+    found, model = json.loads(capsys.readouterr().out), load(tmp_path / "t5")
+    text = model.with_task("summarization").run("one two")
+    assert text == replace_generation(model, max_new_tokens=5, num_beams=2).run("three one two")
+    assert found["rougeL"] == score_summaries([text], [["two one"]]).values["rougeL"]
+    files = write_pairs(tmp_path)
+    evaluate([str(tmp_path / "t5"), *files])
+    texts = model.with_task("translation_en_to_de").run(["one two"] * 3)
+    found = json.loads(capsys.readouterr().out)
+    assert found["beam 2"]["chrf"] == score_translations(texts, ["eins zwei"] * 3).values["chrf"]
+    assert not caplog.records
+    evaluate([str(tmp_path / "t5"), *files, "--target-language", "fr"])
+    assert "not translation_en_to_fr: no prefix is used" in caplog.text
+
+
+def replace_generation(model, **changes):
+    found = copy.copy(model)
+    found.generation = replace(model.generation, **changes)
+    return found
 
 
 def test_an_encoder_is_scored_by_the_task_of_its_head(tmp_path, capsys):

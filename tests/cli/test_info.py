@@ -206,6 +206,15 @@ def test_heads_memory_and_skipped_heads_are_shown(tmp_path, capsys):
     assert any(line.startswith("  memory         float32 0.0") and ", int4 0.0" in line for line in lines)
 
 
+def test_the_tasks_of_an_encoder_decoder_are_shown(tmp_path, capsys):
+    folder = hf_folder(tmp_path, "t5")
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    tasks = {"summarization": {"prefix": "summarize: "}, "summarization_cnn": {"max_length": 9}}
+    (folder / "config.json").write_text(json.dumps(config | {"task_specific_params": tasks}), encoding="utf-8")
+    assert describe(folder)["model_tasks"] == {"summarization": "summarize: ", "summarization_cnn": ""}
+    assert "  tasks          summarization ('summarize: '), summarization_cnn\n" in told(capsys, folder)
+
+
 def test_the_number_of_classes_is_shown(tmp_path):
     hf_models.small_bert("Bert", "ForSequenceClassification", num_labels=3).save_pretrained(tmp_path)
     assert describe(tmp_path)["head"] == "sequence_class, 3 classes, with a dense layer"

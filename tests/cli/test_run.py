@@ -35,7 +35,7 @@ from glassformer.pipelines.translator import Translator
 from glassformer.tasks.configs.small_models import small_decoder, small_encoder, small_encoder_decoder
 from glassformer.text import Tokenizer, TokenizerConfig
 from pipelines.tiny_pipelines import LABELS, MAKERS, TEMPLATE, make
-from tasks.pretrained_models import save_decoder
+from tasks.pretrained_models import save_decoder, save_seq2seq
 from text.language_tokenizers import save_language_model
 
 TEXTS = ["what colour is it? it is red."]
@@ -397,6 +397,20 @@ def test_a_model_of_the_download_cache_is_run_by_its_name(tmp_path, monkeypatch,
     assert capsys.readouterr().out
     with pytest.raises(FileNotFoundError, match="hf download someone/other"):
         call_function(run_command, ["someone/other", "--prompt", "one"], "run")
+
+
+def test_a_task_of_a_pretrained_encoder_decoder_is_an_option(run, tmp_path):
+    save_seq2seq(tmp_path, "T5")
+    config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
+    tasks = {"summarization": {"prefix": "three ", "max_length": 6, "num_beams": 1}}
+    (tmp_path / "config.json").write_text(json.dumps(config | {"task_specific_params": tasks}), encoding="utf-8")
+    tool = load(tmp_path)
+    code, out, _ = run(tool, "--task", "summarization", stdin="one\ntwo\n")
+    assert (code, out) == (0, tool.with_task("summarization").run(["one", "two"]))
+    code, _, err = run(tool, "--task", "translation", stdin="one\n")
+    assert (code, "expected one of summarization" in err) == (1, True)
+    code, _, err = run(make(Generator), "--task", "summarization", stdin="one\n")
+    assert (code, "--task has no effect" in err) == (2, True)
 
 
 def test_languages_of_a_pretrained_translator_are_options(run, tmp_path):

@@ -54,6 +54,9 @@ def test_a_trained_tokenizer_encodes_and_decodes(call, files):
     assert call("decode", out, stdin=listed)[1] == "hello café\n"
     _, tokens, _ = call("encode", out, "--tokens", stdin="hello café\n")
     assert "".join(json.loads(tokens)) == " hello café"
+    code, printed, error = call("decode", out, stdin="5 99999\n")
+    assert (code, printed) == (1, "")
+    assert f"line 1: token 99999: expected 0 to {load_tokenizer(out).vocab_size - 1}" in error
     code, _, error = call("train", files / "en.txt", "--out", out)
     assert code == 2
     assert "exists: expected a new file" in error

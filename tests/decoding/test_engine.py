@@ -38,6 +38,7 @@ CONFIGS = st.sampled_from(
         GenerationConfig(max_new_tokens=6, num_beams=3, num_return_sequences=2),
         GenerationConfig(max_new_tokens=8, repetition_penalty=1.5, min_new_tokens=3),
         GenerationConfig(max_new_tokens=9, prompt_lookup_num_tokens=3),
+        GenerationConfig(max_new_tokens=4, forced_eos_token_id=9, suppress_tokens=(END,)),
     ]
 )
 ARRIVALS = st.lists(

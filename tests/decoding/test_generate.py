@@ -154,6 +154,12 @@ def test_impossible_requests_are_refused_by_name():
         ("tiny-gpt2", [5, -1], {}, "input 1 holds the id -1: expected ids from 0 to 39"),
         ("tiny-gpt2", torch.tensor([5, 40]), {}, "input 1 holds the id 40: expected ids from 0 to 39"),
         ("tiny-gpt2", [5], {"config": GenerationConfig(prefix=(40,))}, "prefix names token 40: expected 0 to 39"),
+        (
+            "tiny-gpt2",
+            [5],
+            {"config": GenerationConfig(forced_eos_token_id=40)},
+            "forced_eos_token_id names token 40: expected 0 to 39",
+        ),
         ("tiny-marian", [50], {"begin": 1}, "input 1 holds the id 50: expected ids from 0 to 49"),
         ("tiny-marian", [45], {"begin": 40}, "begin=40: expected a token from 0 to 39"),
     ],

@@ -37,6 +37,7 @@ from glassformer.decoding import GenerationConfig
         ({"max_new_tokens": 2**63}, "max_new_tokens=9223372036854775808: expected at most"),
         ({"suppress_tokens": (-1,)}, "token of suppress_tokens=-1: expected 0 or more"),
         ({"prefix": "abc"}, "prefix='abc': expected a list"),
+        ({"forced_eos_token_id": -1}, "forced_eos_token_id=-1: expected 0 or more"),
         ({"stop_strings": (3,)}, "stop_strings holds 3"),
         ({"logit_bias": {5: "x"}}, r"logit_bias\[5\]='x': expected a finite number"),
         ({"logit_bias": {5: float("inf")}}, r"logit_bias\[5\]=inf"),
@@ -67,6 +68,7 @@ def test_settings_round_trip_through_json_without_defaults():
         logit_bias={3: 1.5, 4: -math.inf},
         bad_words_ids=((1, 2), (3,)),
         prefix=(4,),
+        forced_eos_token_id=6,
         stop_strings=("a", "b"),
     )
     text = json.dumps(config.to_dict(), allow_nan=False)

@@ -27,6 +27,8 @@ BEAMS = {
     ),
     "early stopping": GenerationConfig(max_new_tokens=30, num_beams=2, early_stopping=True),
     "current length": GenerationConfig(max_new_tokens=30, num_beams=2, early_stopping=False, length_penalty=0.5),
+    "forced end": GenerationConfig(max_new_tokens=5, num_beams=3, num_return_sequences=3, forced_eos_token_id=END),
+    "another forced token": GenerationConfig(max_new_tokens=4, num_beams=2, forced_eos_token_id=9, min_new_tokens=2),
 }
 UNRECORDED = {
     "groups": GenerationConfig(max_new_tokens=6, num_beams=4, num_beam_groups=2, diversity_penalty=0.5),
@@ -75,6 +77,7 @@ def test_recorded_searches_equal_plain_searches(kind, config, launched_steps, co
         length_penalty=st.floats(-1, 2),
         min_new_tokens=st.integers(0, 1),
         early_stopping=st.sampled_from([True, False, "never"]),
+        forced_eos_token_id=st.sampled_from([None, END, 9]),
         logit_bias=st.dictionaries(st.integers(3, 22), st.floats(-3, 3), max_size=3),
     ),
     inputs=st.lists(st.lists(st.integers(3, 22), min_size=1, max_size=40), min_size=1, max_size=5),

@@ -34,6 +34,8 @@ GREEDY = {
     "one token": GenerationConfig(max_new_tokens=1),
     "minimum length": GenerationConfig(max_new_tokens=30, min_new_tokens=7),
     "bias": GenerationConfig(max_new_tokens=12, logit_bias={4: 2.0, 9: -3.0}, suppress_tokens=(7,), min_new_tokens=1),
+    "forced end": GenerationConfig(max_new_tokens=5, forced_eos_token_id=END),
+    "another forced token": GenerationConfig(max_new_tokens=4, forced_eos_token_id=9, min_new_tokens=2),
     "more end tokens": GenerationConfig(max_new_tokens=30, eos_token_id=(5, 6), min_new_tokens=2),
 }
 

@@ -78,6 +78,18 @@ def test_a_prefix_allows_only_its_next_token():
     assert torch.equal(apply_rules(scores, tokens, [request], n_written=3), scores)
 
 
+def test_the_last_token_may_be_forced():
+    scores, tokens = random_case(7, rows=2)
+    requests = [GenerationConfig(forced_eos_token_id=0, max_new_tokens=4), GenerationConfig(max_new_tokens=4)]
+    found = apply_rules(scores, tokens, requests, n_written=3)
+    assert found[0, 0] == 0  # as HF's forced_eos_token_id
+    assert (found[0] == NEG_INF).sum() == V - 1
+    assert torch.equal(found[1], scores[1])
+    assert torch.equal(apply_rules(scores, tokens, requests, n_written=2), scores)
+    both = GenerationConfig(prefix=(7,), forced_eos_token_id=5, max_new_tokens=1)
+    assert apply_rules(scores[:1], tokens[:1], [both], n_written=0)[0, 5] == 0
+
+
 def test_rows_below_their_minimum_length_cannot_end():
     requests = [GenerationConfig(min_new_tokens=3, eos_token_id=(5,)), GenerationConfig(min_new_tokens=1)]
     for end, wanted in ((2, {(0, 2), (0, 5)}), (-1, {(0, 5)})):

@@ -74,6 +74,16 @@ def test_log_probabilities_are_those_before_the_rules():
     assert state.log_probs == pytest.approx([logits.log_softmax(-1)[0, 3].item()], abs=1e-6)
 
 
+@pytest.mark.parametrize(("forced", "written", "reason"), [(END, [3], "end"), (2, [3, 2], "length")])
+def test_the_last_token_of_a_request_may_be_forced(forced, written, reason):
+    state = sequence(max_new=2, max_new_tokens=2, forced_eos_token_id=forced)
+    state.with_log_probs = True
+    logits = torch.tensor([[0.0, 1.0, 2.0, 5.0]])
+    assert [chooser(state).choose(logits.clone()) for _ in range(2)] == [[3], [forced]]
+    assert (state.written, state.reason) == (written, reason)
+    assert state.log_probs[1] == pytest.approx(logits.log_softmax(-1)[0, forced].item(), abs=1e-6)
+
+
 def test_unusable_logits_fail_their_own_sequence_only():
     nan, forbidden, good = rows = [sequence() for _ in range(3)]
     assert add_tokens(rows, [float("nan"), float("-inf"), 1.0], [3.0, 2.0, 1.0], END) == [3, 2, 1]

@@ -260,6 +260,10 @@ def test_an_encoder_decoder_goes_to_another_library_and_back(kind, tmp_path):
     glassformer.convert(tmp_path / "one", to="hf", out=tmp_path / "there")
     model = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "there", dtype=torch.float32).eval()
     torch.testing.assert_close(own_logits(one, source, target), hf_pair_logits(model, source, target))
+    assert model.generation_config.num_beams == one.generation.num_beams
+    written = model.generate(torch.tensor([source]), suppress_tokens=[0], max_new_tokens=6)[0, 1:].tolist()
+    (text,) = one.candidates(["one two three"], replace(one.generation, max_new_tokens=6))[0]
+    assert text.text == one.target_tokenizer.decode(written[: written.index(2)] if 2 in written else written)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     for _ in range(2):
         model(input_ids=torch.tensor([source]), labels=torch.tensor([target])).loss.backward()

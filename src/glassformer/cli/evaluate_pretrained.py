@@ -4,8 +4,10 @@ A decoder is scored by the perplexity of texts and by multiple choice, other mod
 """
 
 import json as json_module
+import logging
+from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from glassformer.cli.flag_parser import UsageError
 from glassformer.cli.process import computing_for_long
@@ -20,6 +22,7 @@ ENCODER_TASKS = {"sequence_class": "classification", "token_class": "tagging", "
 """The task of an encoder by its head."""
 WRITING_TASKS = ("translation", "summarization", "answering")
 """Tasks of an encoder-decoder."""
+_LOG = logging.getLogger(__name__)
 
 
 def choose_task(folder: str, config: "ModelConfig", arguments: list[str]) -> tuple[dict[str, Any], list[str]]:
@@ -45,16 +48,23 @@ def choose_task(folder: str, config: "ModelConfig", arguments: list[str]) -> tup
 def for_task(pipeline: Any, task: str, data: Any) -> Any:
     """Return the pipeline that scores a task: for a `TextToText` that of the task, otherwise `pipeline` itself.
 
-    A pretrained translator of many languages is set to the languages of the data.
+    A pretrained translator of many languages is set to the languages of the data. If the model's files have settings
+    for the task (`TextToText.tasks`), they are used.
     """
     from glassformer.pipelines.pipeline_registry import pipeline_named
     from glassformer.pipelines.text_to_text import TextToText
 
     if not isinstance(pipeline, TextToText):
         return pipeline
+    codes = [side.code for side in data.languages()] if task == "translation" else []
+    name = "_to_".join((f"translation_{codes[0]}", codes[1])) if codes else task  # HF's name of the task
+    if name in pipeline.tasks:
+        pipeline = pipeline.with_task(name)
+    elif any(one.startswith(task) for one in pipeline.tasks):
+        _LOG.warning("the model's tasks are %s, not %s: no prefix is used", ", ".join(pipeline.tasks), name)
     if task == "translation":
         if pipeline.languages is not None:
-            pipeline = pipeline.with_languages(*(side.code for side in data.languages()))
+            pipeline = pipeline.with_languages(*codes)
             pipeline.check_languages()
         return pipeline
     if pipeline.languages is not None:
@@ -62,7 +72,7 @@ def for_task(pipeline: Any, task: str, data: Any) -> Any:
     tokenizers = pipeline.source_tokenizer, pipeline.target_tokenizer
     found = pipeline_named(task)(pipeline.model, *tokenizers, pipeline.generation)
     found.begin, found.end = pipeline.begin, -1 if tokenizers[1].end is None else tokenizers[1].end
-    found.batch_tokens = pipeline.batch_tokens
+    found.batch_tokens, found.source_prefix = pipeline.batch_tokens, pipeline.source_prefix
     return found
 
 
@@ -84,6 +94,7 @@ def evaluate_pretrained(
     *,
     data: tuple[Path, ...] = (),
     choices: tuple[Path, ...] = (),
+    on_bad: Literal["error", "skip"] = "error",
     context: int | None = None,
     stride: int | None = None,
     json: bool = False,
@@ -100,6 +111,7 @@ def evaluate_pretrained(
         path: A Hugging Face folder, a GGUF or llama2.c file, or org/name for a model in the download cache.
         data: Text files. Each file is one text.
         choices: JSONL files of questions: question, choices (a list), and answer (index from 0, letter or text).
+        on_bad: What to do with a bad question: stop with an error that names its line, or skip and count it.
         context: Tokens in a window over a text. (default: 1024, or the limit of the model if it is lower)
         stride: Tokens that the window moves by. Fewer are more exact and slower. (default: half the context)
         json: Print one JSON object.
@@ -108,6 +120,8 @@ def evaluate_pretrained(
     """
     if not data and not choices:
         raise UsageError(f"eval needs data: expected --data PATH ... or --choices PATH ... after {path}")
+    if not choices and on_bad != "error":
+        raise UsageError(f"--on-bad {on_bad} has no effect without --choices: leave it out")
     if not data and (context is not None or stride is not None):
         raise UsageError("--context and --stride have no effect without --data: leave them out")
     from glassformer.data.readers.multiple_choice import read_multiple_choice
@@ -116,7 +130,8 @@ def evaluate_pretrained(
     for file in data:
         check_file(file)
     texts = [read_text(file) for file in data]
-    questions = list(read_multiple_choice(choices))
+    skipped: Counter[str] = Counter()
+    questions = list(read_multiple_choice(choices, on_bad, skipped))
     with reporting(quiet=quiet), Step("loading torch"):
         pipeline = compute.load(path, allow_pickle=allow_pickle)
     from glassformer.pipelines.decoder_evaluation import score_multiple_choice, score_texts_by_perplexity, window_of
@@ -139,7 +154,8 @@ def evaluate_pretrained(
         n_bytes = sum(len(text.encode("utf-8", "replace")) for text in texts)
         scored_on.append(f"{n_bytes:,} bytes in {windows_in_words(*window_of(pipeline, context, stride))}")
     if choices:
-        scored_on.append(f"{len(questions):,} questions")
+        left_out = f" ({skipped.total():,} bad ones skipped)" if skipped else ""
+        scored_on.append(f"{len(questions):,} questions{left_out}")
     _print(results, ", ".join(scored_on), as_json=json)
 
 

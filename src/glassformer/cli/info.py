@@ -98,6 +98,7 @@ def describe(path: Path | str, *, allow_pickle: bool = False) -> dict[str, Any]:
         "family": model.family,
         "head": _head(model.config),
         "adapter_of": None if model.external is None or model.external.base is None else str(model.external.base),
+        "model_tasks": _model_tasks(path, model),
         "skipped_heads": [] if model.external is None else modules_of(skipped_names(model.external, model.config)),
         "memory_bytes": weight_bytes_by_format(model.config),
         "numbers": dict(model.stored),
@@ -106,6 +107,17 @@ def describe(path: Path | str, *, allow_pickle: bool = False) -> dict[str, Any]:
         "chat_template": template,
         "settings": _changed(model.config),
     }
+
+
+def _model_tasks(path: Path, model: "ModelSummary") -> dict[str, str]:
+    """Return the tasks that the files of an encoder-decoder have settings for, each with the prefix of its sources."""
+    from glassformer.checkpoint.hf.generation_settings import read_tasks
+    from glassformer.checkpoint.load_errors import naming_errors
+
+    if model.external is None or model.config.kind != "encoder_decoder":
+        return {}
+    with naming_errors(path):
+        return {name: one["prefix"] for name, one in read_tasks(model.external.config).items()}
 
 
 def _runtime(path: Path, asked: Mapping[str, Any], *, allow_pickle: bool) -> dict[str, dict[str, str]]:
@@ -196,6 +208,9 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
     if found["adapter_of"]:
         yield f"  adapter of     {found['adapter_of']}"
     yield f"  head           {found['head']}"
+    if found["model_tasks"]:
+        tasks = (f"{name} ({prefix!r})" if prefix else name for name, prefix in found["model_tasks"].items())
+        yield f"  tasks          {', '.join(tasks)}"
     if found["skipped_heads"]:
         yield f"  skipped heads  {', '.join(found['skipped_heads'])}"
     yield f"  numbers        {_numbers(found['numbers'])}"

@@ -20,6 +20,7 @@ from glassformer.cli.run_options import (
     Given,
     LanguageOptions,
     LineOptions,
+    TaskOptions,
     WritingOptions,
     check_ranges,
     check_taken,
@@ -46,6 +47,7 @@ def run(
     writing: WritingOptions = WritingOptions(),  # noqa: B008
     decoder: DecoderOptions = DecoderOptions(),  # noqa: B008
     languages: LanguageOptions = LanguageOptions(),  # noqa: B008
+    tasks: TaskOptions = TaskOptions(),  # noqa: B008
     compute: ComputeOptions = ComputeOptions(),  # noqa: B008
     embed: bool = False,
     allow_pickle: bool = False,
@@ -79,7 +81,7 @@ def run(
     )
     from glassformer.checkpoint.download_cache import find_model
 
-    given = given_options(answer, writing, decoder, languages, embed=embed)
+    given = given_options(answer, writing, decoder, languages, tasks, embed=embed)
     check_ranges(given)
     _check_streams(input_and_output, decoder)
     if parallel and input_and_output.input is None and decoder.prompt is None:
@@ -92,6 +94,8 @@ def run(
     if is_follower():
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # the first process prints
     check_taken(path, _kind_of(model), given)
+    if tasks.task:
+        model = model.with_task(tasks.task)
     if hasattr(model, "with_languages"):
         model = model.with_languages(languages.source_language, languages.target_language)
         model.check_languages()  # once, before any line

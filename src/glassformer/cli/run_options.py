@@ -174,13 +174,23 @@ class LanguageOptions:
     none)"""
 
 
+@dataclass(frozen=True, kw_only=True)
+class TaskOptions:
+    """For pretrained encoder-decoders whose files have settings for several tasks: T5, BART."""
+
+    task: str = ""
+    """A task of the model, such as summarization or translation_en_to_de: its prefix is put before each line, and its
+    generation settings are used. info lists the tasks. (default: none)"""
+
+
 WRITING = tuple(field.name for field in fields(WritingOptions))
 DECODING = tuple(field.name for field in fields(DecoderOptions))
 LANGUAGES = tuple(field.name for field in fields(LanguageOptions))
-OPTION_GROUPS = {"writing": WRITING, "decoding": DECODING, "languages": LANGUAGES}
+TASKS = tuple(field.name for field in fields(TaskOptions))
+OPTION_GROUPS = {"writing": WRITING, "decoding": DECODING, "languages": LANGUAGES, "tasks": TASKS}
 """The options in each of the groups that `PipelineEntry.takes` may name."""
 EXTERNAL_MODELS = {
-    "encoder_decoder": PipelineEntry("", "an encoder-decoder", (*SEQ2SEQ_OPTIONS, "languages")),
+    "encoder_decoder": PipelineEntry("", "an encoder-decoder", (*SEQ2SEQ_OPTIONS, "languages", "tasks")),
     "decoder": PipelineEntry("", "a decoder", DECODER_OPTIONS),
     "encoder": PipelineEntry("", "an encoder that turns texts into vectors", ("embed",)),
 }

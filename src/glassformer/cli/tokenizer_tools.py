@@ -88,10 +88,14 @@ def decode(path: Path) -> None:
         path: The tokenizer: a tokenizer.json, a SentencePiece model, a GGUF file, or a model folder.
     """
     chosen = load_tokenizer(path)
+    size = chosen.vocab_size
     for number, line in enumerate(sys.stdin, start=1):
         words = line.replace(",", " ").strip().strip("[]").split()
         if not all(word.isdecimal() for word in words):
             raise ValueError(f"line {number}: {line.strip()[:80]!r}: expected token ids, separated by spaces")
+        unknown = next((word for word in words if int(word) >= size), None)
+        if unknown is not None:
+            raise ValueError(f"line {number}: token {unknown[:20]}: expected 0 to {size - 1}")
         print(chosen.decode(map(int, words)).replace("\n", "\\n"), flush=True)
 
 

@@ -196,7 +196,8 @@ class BeamSearch:
     def advance(self, scores: Tensor, n_written: int) -> BeamStep:
         """Extend every hypothesis by one token, given the logits `scores` (B·G·K, V) after `n_written` new tokens."""
         rules = self._rules_for(scores)
-        if self.groups == 1 and rules.are_a_bias:  # the usual case: one kernel finds the best tokens
+        if self.groups == 1 and rules.are_a_bias and self.config.forced_token(n_written) is None:
+            # The usual case: one kernel finds the best tokens.
             chosen = self.extend(scores, rules.bias_after(n_written))
         else:
             logs = scores.log_softmax(-1)

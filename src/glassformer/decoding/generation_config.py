@@ -75,6 +75,9 @@ class GenerationConfig:
     """Token sequences that are never completed."""
     prefix: tuple[int, ...] = ()
     """The text starts with these tokens; they count as new tokens."""
+    forced_eos_token_id: int | None = None
+    """The token that a text gets in place of its last one if it reaches `max_new_tokens`; usually the one that ends a
+    text."""
     eos_token_id: tuple[int, ...] = ()
     """Additional tokens that end a text; not for beam search."""
     stop_strings: tuple[str, ...] = ()
@@ -113,6 +116,8 @@ class GenerationConfig:
                 _number(f"logit_bias[{token}]", value)
         for name in ("suppress_tokens", "prefix", "eos_token_id"):
             _check_run(name, getattr(self, name))
+        if self.forced_eos_token_id is not None:
+            _check_whole("forced_eos_token_id", self.forced_eos_token_id)
         for run in _several("bad_words_ids", self.bad_words_ids):
             _check_run("bad_words_ids", run)
             if not run:
@@ -122,6 +127,12 @@ class GenerationConfig:
                 raise ValueError(f"stop_strings holds {shown(text)}: expected strings")
             if not text:
                 raise ValueError("stop_strings holds an empty string: expected at least one character in each")
+
+    def forced_token(self, n_written: int) -> int | None:
+        """Return the token that must follow after `n_written` new tokens; None if there is no such rule."""
+        if self.forced_eos_token_id is not None and n_written == self.max_new_tokens - 1:
+            return self.forced_eos_token_id
+        return self.prefix[n_written] if n_written < len(self.prefix) else None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings that differ from the defaults, as JSON values."""

@@ -31,7 +31,7 @@ def can_search_recorded(runner: StepRunner, config: GenerationConfig) -> bool:
     """
     if not isinstance(runner, RecordedStepRunner) or not runner.can_chain_steps:
         return False
-    is_plain = config.num_beam_groups == 1 and not config.coverage_penalty
+    is_plain = config.num_beam_groups == 1 and not config.coverage_penalty and config.forced_token(0) is None
     return is_plain and _rules(runner, config, end=0).are_a_bias
 
 
@@ -53,6 +53,8 @@ def search_recorded(
     search.bias.copy_(rules.bias_after(0))
     search.start(scores, max_new)
     launched, most, pending = 1, max(max_new), deque([search.read_state()])
+    forced = config.forced_token(most - 1)
+    most -= forced is not None  # the last token needs no step of the model
     while launched < most and not (len(pending) > 1 and _is_over(pending.popleft())):
         if launched <= rules.min_new_tokens:
             search.bias.copy_(rules.bias_after(launched))
@@ -61,6 +63,9 @@ def search_recorded(
         search.run(steps)
         pending.append(search.read_state())
         launched += steps
+    if forced is not None:
+        search.force(forced)
+        pending.append(search.read_state())
     for question in pending:
         _is_over(question)
     return search.results(len(given), config)
@@ -130,6 +135,13 @@ class RecordedSearch:
         for _ in range(steps):
             self._step()
             self._cache.count()
+
+    def force(self, token: int) -> None:
+        """Extend every hypothesis by `token`, with a log-probability of 0."""
+        scores = torch.full((len(self._places["parents"]), len(self.bias)), NEG_INF, device=self.bias.device)
+        scores[:, token] = 0.0
+        self._search.extend(scores.to(self._places["alive"].dtype), torch.zeros_like(self.bias))
+        _store_state(self._search, self._places)
 
     def read_state(self) -> AsyncReadback:
         """Return a readback of two flags: whether logits were NaN, and whether all sentences are decided."""

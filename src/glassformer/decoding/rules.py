@@ -59,12 +59,13 @@ class Rules:
         self._biases: dict[bool, Tensor] = {}
         """The biases that `bias_after` has computed so far; the key is whether END is still forbidden."""
         self._longest_prefix = max((len(request.prefix) for request in self.requests), default=0)
+        self._force_an_end = any(request.forced_eos_token_id is not None for request in self.requests)
 
     @property
     def are_any(self) -> bool:
         """Whether any batch row has a rule."""
         numbers = self._repetition, self._presence, self._frequency, self._bias
-        others = self._ngrams, self._bad_runs, self._longest_prefix, any(self._min_new_tokens)
+        others = self._ngrams, self._bad_runs, self._longest_prefix, any(self._min_new_tokens), self._force_an_end
         return any(x is not None for x in numbers) or any(map(bool, others))
 
     @property
@@ -77,7 +78,8 @@ class Rules:
     def are_a_bias(self) -> bool:
         """Whether the rules only add a bias (V,) to the logits, the same for every row (see `bias_after`).
 
-        That is so if all rows have the same rules, none of them about previous tokens, and no forced prefix.
+        That is so if all rows have the same rules, none of them about previous tokens, and no forced prefix. A forced
+        last token is the exception, which the caller handles (`forces_any`, `add_tokens`).
         """
         return len(self._distinct()) == 1 and not self.read_tokens and not self._longest_prefix
 
@@ -92,7 +94,8 @@ class Rules:
     def bias_after(self, n_written: int) -> Tensor:
         """Return the bias (V,) that the rules add to the logits of every row after `n_written` new tokens.
 
-        Call it only if `are_a_bias` is True, and do not modify the tensor, which is kept for later calls.
+        Call it only if `are_a_bias` is True, and do not modify the tensor, which is kept for later calls. A forced last
+        token (`forces_any`) is not part of it.
         """
         is_short = n_written < self.min_new_tokens
         if is_short not in self._biases:
@@ -106,7 +109,8 @@ class Rules:
 
     def apply(self, scores: Tensor, history: History) -> Tensor:
         """Return the logits (N, V) changed by the rules; forbidden tokens get -inf. `scores` itself may be modified."""
-        if self.are_a_bias and len({n_written < self.min_new_tokens for n_written in history.n_written}) == 1:
+        is_bias = self.are_a_bias and not self.forces_any(history.n_written)
+        if is_bias and len({n_written < self.min_new_tokens for n_written in history.n_written}) == 1:
             return scores + self.bias_after(history.n_written[0])
         if self._bias is not None:
             scores = scores + self._bias
@@ -127,7 +131,13 @@ class Rules:
         short = [row for row, least in enumerate(self._min_new_tokens) if history.n_written[row] < least]
         if short:
             self._forbid_ends(scores, short)
-        return self._force(scores, history) if self._longest_prefix else scores
+        return self._force(scores, history) if self.forces_any(history.n_written) else scores
+
+    def forces_any(self, n_written: Sequence[int]) -> bool:
+        """Return whether a rule decides the next token of a row alone; `n_written` has the new tokens of each row."""
+        if not self._longest_prefix and not self._force_an_end:
+            return False
+        return any(request.forced_token(n) is not None for request, n in zip(self.requests, n_written, strict=True))
 
     def _forbid_ends(self, scores: Tensor, rows: list[int]) -> None:
         ends = {row: self._ends(row) for row in rows}
@@ -169,14 +179,13 @@ class Rules:
         return self._seen(runs[:, :, -1], same)
 
     def _force(self, scores: Tensor, history: History) -> Tensor:
-        """Allow only the next token of the prefix, with a score of 0, so that it does not count in a beam search.
+        """Allow only the token that a prefix or a forced end asks for, with a score of 0, as HF does.
 
-        HF does the same for `forced_bos_token_id`. NaN stays, because it is reported later.
+        So it does not count in a beam search. NaN stays, because it is reported later.
         """
         for row, n_written in enumerate(history.n_written):
-            prefix = self.requests[row].prefix
-            if n_written < len(prefix):
-                wanted = prefix[n_written]
+            wanted = self.requests[row].forced_token(n_written)
+            if wanted is not None:
                 is_nan = scores[row, wanted].isnan()
                 scores[row] = NEG_INF
                 scores[row, wanted] = torch.where(is_nan, torch.nan, 0.0)
@@ -218,6 +227,7 @@ def _rules_of(request: GenerationConfig) -> Hashable:
         frozenset(request.suppress_tokens),
         frozenset(map(tuple, request.bad_words_ids)),
         tuple(request.prefix),
+        request.forced_eos_token_id,
         request.repetition_penalty,
         request.presence_penalty,
         request.no_repeat_ngram_size,
@@ -232,6 +242,7 @@ def check_token_ids(request: GenerationConfig, vocab_size: int) -> None:
         "bad_words_ids": [token for run in request.bad_words_ids for token in run],
         "prefix": request.prefix,
         "eos_token_id": request.eos_token_id,
+        "forced_eos_token_id": [] if request.forced_eos_token_id is None else [request.forced_eos_token_id],
     }
     for name, tokens in named.items():
         for token in tokens:

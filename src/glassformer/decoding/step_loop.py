@@ -91,6 +91,14 @@ class SequenceState:
         key = np.array([self.request.seed % 2**64, self.number], dtype=np.uint64)
         return np.random.Generator(np.random.Philox(key=key))
 
+    def last_token(self, token: int) -> int:
+        """Return the request's forced end if the next token is the last one, otherwise `token`.
+
+        Recorded steps do not apply this rule, because no later step depends on it.
+        """
+        forced = self.request.forced_eos_token_id
+        return token if forced is None or len(self.written) + 1 < self.request.max_new_tokens else forced
+
     def add(self, token: int, end: int) -> None:
         """Append a token and set `reason` if the sequence ends. END is not appended."""
         if token == end or token in self.request.eos_token_id:
@@ -241,12 +249,12 @@ class TokenChooser:
 def add_tokens(
     rows: Sequence[SequenceState], highest: Sequence[float], numbers: Sequence[float], end: int
 ) -> list[int]:
-    """Append the token id `numbers[i]` to sequence i, and return the ids as integers.
+    """Append the token id `numbers[i]`, or the forced last one, to sequence i, and return the ids as integers.
 
     `highest` has the highest score of each sequence. If it is NaN, or -inf because the rules forbid every token, the
     sequence fails instead.
     """
-    chosen = [int(number) for number in numbers]
+    chosen = [row.last_token(int(number)) for row, number in zip(rows, numbers, strict=True)]
     if not all(map(math.isfinite, highest)):
         for row, score in zip(rows, highest, strict=True):
             if score != score:  # NaN counts as the highest score, so one NaN anywhere shows here

@@ -63,6 +63,8 @@ class ExplainOptions:
             base,
             max_new_tokens=min(max_new_tokens, base.max_new_tokens),
             min_new_tokens=min(base.min_new_tokens, max_new_tokens, base.max_new_tokens),
+            # A text that is only shown up to here has not ended.
+            forced_eos_token_id=base.forced_eos_token_id if max_new_tokens >= base.max_new_tokens else None,
             num_beams=beams,
             num_return_sequences=1,
             num_beam_groups=1 if beams == 1 else base.num_beam_groups,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from typing_extensions import override
 
+from glassformer.checkpoint.hf.generation_settings import GENERATION
 from glassformer.data.readers.conversations import AnswerPair, Conversation, Message
 from glassformer.decoding import GenerationConfig
 from glassformer.decoding.scoring import score_texts
@@ -16,7 +17,7 @@ from glassformer.models import DecoderModel
 from glassformer.pipelines.generator import Generator
 from glassformer.pipelines.pipeline_registry import TASK
 from glassformer.pipelines.pretrained_base import PretrainedBase, read_base
-from glassformer.pipelines.seq2seq_pipeline import GENERATION, read_search
+from glassformer.pipelines.seq2seq_pipeline import read_search
 from glassformer.pipelines.settings import check_settings
 from glassformer.pipelines.trained_pipeline import ModelLoader, TrainedPipeline
 

@@ -16,12 +16,19 @@ from glassformer.checkpoint.gguf_export import MAGIC, Numbers, blocking_gguf, wr
 from glassformer.checkpoint.hf import UnsupportedModelError, family_by_type, family_of
 from glassformer.checkpoint.hf.extra_heads import read_extra_heads
 from glassformer.checkpoint.hf.folder import save_hf_folder
+from glassformer.checkpoint.hf.generation_settings import GENERATION, KEPT_KEYS, kept_settings
 from glassformer.checkpoint.limits import refuse
 from glassformer.checkpoint.onnx_export import blocking_onnx, export_onnx
 from glassformer.checkpoint.output_folder import check_output, check_output_file
 from glassformer.models import DecoderModel, EncoderDecoderModel
 from glassformer.pipelines.agreement import AnyModel, Format
-from glassformer.pipelines.hf_files import hf_labels, hf_texts, sentence_files, without_embedding_head
+from glassformer.pipelines.hf_files import (
+    generation_text,
+    hf_labels,
+    hf_texts,
+    sentence_files,
+    without_embedding_head,
+)
 from glassformer.pipelines.pipeline_registry import TASK
 from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
 from glassformer.text.tokenizer import BEGIN, END, PAD
@@ -30,7 +37,7 @@ TEXTS = (
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
-    "generation_config.json",
+    GENERATION,
     "vocab.txt",
     "vocab.json",
     "merges.txt",
@@ -86,6 +93,7 @@ def convert(
     origin = read_origin(path) if external is None else external.config
     if origin is not None:
         values = {key: origin[key] for key in origin if key.endswith("_token_id")} | _labels(origin, model)
+        values |= {key: origin[key] for key in KEPT_KEYS if key in origin}
         values |= {} if external is not None else hf_labels(path, model)
         family = family_by_type(origin.get("model_type"))
     else:
@@ -96,11 +104,15 @@ def convert(
         texts["tokenizer.json"] = external.tokenizer_json
         texts["tokenizer_config.json"] = json.dumps(dict(external.tokenizer_config), indent=2)
     if (external is None) != (to == "safetensors"):
-        search = json.loads(texts.pop("generation_config.json", "{}"))  # each library has its own settings
+        stored = texts.pop(GENERATION, None)  # each library has its own settings
+        search = json.loads(stored or "{}")
         if to == "hf" and origin is None:
             texts |= hf_texts(model, texts, search, values)
             values |= hf_labels(path, model)
+        elif to == "hf" and stored is not None:
+            texts |= generation_text(model, search, {key: values[key] for key in values if key.endswith("_token_id")})
     if to == "safetensors" and origin is not None:
+        values |= kept_settings(origin, homes[0]) if external is not None else {}
         texts[ORIGIN] = json.dumps({"model_type": origin["model_type"], **values}, indent=2)
     if to == "hf":
         home = None if external is None or not path.is_dir() else homes[0]

@@ -62,9 +62,14 @@ def hf_texts(
         if model.config.max_len is not None:
             settings["model_max_length"] = model.config.max_len
         found["tokenizer_config.json"] = json.dumps(settings, indent=2)
-    if model.config.head == "language_model" and not isinstance(model, EncoderModel):
-        found["generation_config.json"] = json.dumps({**ids, **_search(model, search)}, indent=2)
-    return found
+    return found | generation_text(model, search, ids)
+
+
+def generation_text(model: AnyModel, search: Mapping[str, Any], ids: Mapping[str, Any]) -> dict[str, str]:
+    """Return generation_config.json for HF Transformers, by its name; empty for a model that generates no text."""
+    if model.config.head != "language_model" or isinstance(model, EncoderModel):
+        return {}
+    return {"generation_config.json": json.dumps({**ids, **_search(model, search)}, indent=2)}
 
 
 def hf_labels(folder: Path, model: AnyModel) -> dict[str, Any]:

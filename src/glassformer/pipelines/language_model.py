@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, overload
 
 from typing_extensions import override
 
+from glassformer.checkpoint.hf.generation_settings import GENERATION
 from glassformer.data.readers.text_documents import Document
 from glassformer.decoding import GeneratedText, GenerationConfig, TextStream, stream
 from glassformer.decoding.scoring import score_long_texts
@@ -29,7 +30,7 @@ from glassformer.pipelines.pipeline import (
 )
 from glassformer.pipelines.pipeline_registry import TASK
 from glassformer.pipelines.pretrained_base import AnyTokenizer, document_start, read_base
-from glassformer.pipelines.seq2seq_pipeline import GENERATION, read_search
+from glassformer.pipelines.seq2seq_pipeline import read_search
 from glassformer.pipelines.settings import check_settings
 from glassformer.pipelines.trained_pipeline import ModelLoader, TrainedPipeline
 from glassformer.text import Tokenizer

@@ -1,7 +1,6 @@
 """Load a model folder or file, trained here or pretrained, as a pipeline."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,19 +13,18 @@ from glassformer.checkpoint.download_cache import find_model
 from glassformer.checkpoint.external_formats import is_external, read_external, read_origin
 from glassformer.checkpoint.external_model import ExternalModel
 from glassformer.checkpoint.hf import family_by_type
-from glassformer.checkpoint.hf.folder import read_json_table
-from glassformer.checkpoint.hf.values import read_bool, read_float, read_int
+from glassformer.checkpoint.hf.generation_settings import effective_settings
+from glassformer.checkpoint.hf.values import read_int
 from glassformer.checkpoint.load_errors import naming_errors
 from glassformer.checkpoint.summary import stored_format
-from glassformer.decoding import GenerationConfig
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel
 from glassformer.pipelines.embedder import Embedder
 from glassformer.pipelines.generator import Generator
+from glassformer.pipelines.hf_generation import read_generation
 from glassformer.pipelines.pair_scorer import PairScorer
 from glassformer.pipelines.pipeline import GPU_BATCH_TOKENS
 from glassformer.pipelines.pipeline_registry import TASK, pipeline_named, read_about
 from glassformer.pipelines.pretrained_encoder import encoder_config, read_encoder_pipeline
-from glassformer.pipelines.seq2seq_pipeline import GENERATION, check_cost
 from glassformer.pipelines.text_to_text import TextToText
 from glassformer.pipelines.trained_pipeline import ModelLoader, TrainedPipeline
 from glassformer.runtime.choose_runner import CompileChoice, check_compile, compile_steps
@@ -177,8 +175,7 @@ def _text_to_text(
 
     `origin` is HF's config, and `base` the folder of the model, or of the base model of an adapter.
     """
-    search_settings = _generation_settings(base)
-    settings = {**origin, **search_settings}
+    settings = {**origin, **effective_settings(origin, base)}
     begin, languages = read_int(settings, "decoder_start_token_id", default=-1), read_layout(tokenizer)
     if languages is not None and not languages.is_before and settings.get("model_type") == "mbart":
         begin = begin if begin in languages.codes.values() else -1  # mBART begins a text with its language
@@ -188,41 +185,5 @@ def _text_to_text(
             f"config.json, an id below {model.config.vocab_size}"
         )
     target = PretrainedTokenizer.from_folder(path, target=True)
-    # As in HF, a generation_config.json replaces the search settings of config.json.
-    search = _read_search(base, search_settings or origin, target)
-    forced = read_int(settings, "forced_bos_token_id", default=-1)
-    if 0 <= forced < model.config.vocab_size:
-        search = replace(search, prefix=(forced,))
-    return TextToText(model, tokenizer, target, begin=begin, generation=search, languages=languages)
-
-
-def _read_search(path: Path, settings: Mapping[str, Any], target: PretrainedTokenizer) -> GenerationConfig:
-    """Return the search that HF's `generate` makes with the settings of a folder, but with 4 beams by default.
-
-    HF counts the start token in max_length and min_length, but not in max_new_tokens and min_new_tokens, which replace
-    them.
-    """
-    beams = read_int(settings, "num_beams", default=4)
-    most, least = read_int(settings, "max_length", default=512), read_int(settings, "min_length", default=0)
-    longest = read_int(settings, "max_new_tokens", default=most - (most > 1))
-    shortest = read_int(settings, "min_new_tokens", default=least - 1)
-    check_cost(path, beams, longest)
-    stops, pad = settings.get("early_stopping"), target.pad
-    return GenerationConfig(
-        num_beams=beams,
-        max_new_tokens=longest,
-        min_new_tokens=min(max(shortest, 0), longest),
-        length_penalty=read_float(settings, "length_penalty", default=1.0),
-        no_repeat_ngram_size=read_int(settings, "no_repeat_ngram_size", default=0),
-        repetition_penalty=read_float(settings, "repetition_penalty", default=1.0),
-        early_stopping="never" if stops == "never" else read_bool(settings, "early_stopping", default=False),
-        # Marian has a logit for padding, which must never be generated.
-        suppress_tokens=() if pad is None or pad == target.end else (pad,),
-    )
-
-
-def _generation_settings(path: Path) -> dict[str, object]:
-    """Return the values of a folder's `generation_config.json`, without nulls; empty if there is no such file."""
-    file = path / GENERATION
-    found = read_json_table(file) if file.is_file() else {}
-    return {key: value for key, value in found.items() if value is not None}
+    generation, tasks = read_generation(origin, base, target, model.config.vocab_size)
+    return TextToText(model, tokenizer, target, begin=begin, generation=generation, languages=languages, tasks=tasks)

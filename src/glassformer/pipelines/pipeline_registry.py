@@ -9,10 +9,11 @@ from glassformer.base.names import suggestion
 
 TASK = "task.json"
 """The file of a model folder that names the task and holds the pipeline's settings."""
-RunOption = Literal["n_best", "scores", "embed", "writing", "decoding", "languages"]
+RunOption = Literal["n_best", "scores", "embed", "writing", "decoding", "languages", "tasks"]
 """An option of `glassformer run`, or a group of options, that only some models take. The group `writing` is for models
-that generate text (`WritingOptions`), `decoding` for models that continue a text (`DecoderOptions`), and `languages`
-for pretrained translators of many languages (`LanguageOptions`)."""
+that generate text (`WritingOptions`), `decoding` for models that continue a text (`DecoderOptions`), `languages` for
+pretrained translators of many languages (`LanguageOptions`), and `tasks` for pretrained encoder-decoders
+(`TaskOptions`)."""
 
 
 class PipelineEntry(NamedTuple):

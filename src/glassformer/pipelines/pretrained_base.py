@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from glassformer.checkpoint.external_formats import ORIGIN, is_external, read_external, read_origin
-from glassformer.checkpoint.hf.folder import read_json_table
+from glassformer.checkpoint.hf.generation_settings import special_ids
 from glassformer.pipelines.blanks import GAP_TOKENS, OTHER_GAP_TOKENS
 from glassformer.text import Tokenizer
 from glassformer.text.language_codes import LanguageLayout
@@ -67,11 +67,8 @@ def read_base(path: Path) -> PretrainedBase | None:
         return None if origin is None else _make(_tokenizers(path), origin, str(path))
     opened = read_external(path)
     home = path if opened.base is None or (path / TOKENIZER).is_file() else opened.base
-    settings = dict(opened.config)
-    if path.is_dir() and (home / "generation_config.json").is_file():
-        settings |= read_json_table(home / "generation_config.json")
-    origin = {key: value for key, value in settings.items() if key.endswith("_token_id") and value is not None}
-    origin = {"model_type": opened.config["model_type"], **origin}
+    ids = special_ids(opened.config, path if opened.base is None else opened.base)
+    origin = {"model_type": opened.config["model_type"], **{key: ids[key] for key in ids if ids[key] is not None}}
     if path.is_dir():
         return _make(_tokenizers(home), origin, str(home))
     if opened.tokenizer_json is None:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Self, TypeVar, overload
 from typing_extensions import override
 
 from glassformer.base.checks import shown
+from glassformer.checkpoint.hf.generation_settings import GENERATION
 from glassformer.checkpoint.load_errors import refusing_wrong_values
 from glassformer.checkpoint.safe_files import SealedFolder, read_json_object
 from glassformer.data.batching.token_files import Kept
@@ -32,7 +33,6 @@ from glassformer.text import Tokenizer
 from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
 from glassformer.text.tokenizer import BEGIN, END
 
-GENERATION = "generation_config.json"
 # Limits for the files of untrusted folders. Real models stay below a tenth of them.
 MAX_BEAMS = 1 << 8
 MAX_LENGTH = 1 << 16
@@ -65,6 +65,8 @@ class Seq2SeqPipeline(TrainedPipeline[Example]):
         """Ids of the tokens with which the decoder starts, and which ends a text."""
         self.base: PretrainedBase | None = None
         """The pretrained model that it was fine-tuned from; None if its tokenizers are ours."""
+        self.source_prefix = ""
+        """What precedes each source text, such as "summarize: " for a pretrained T5."""
 
     def use_base(self, base: PretrainedBase) -> Self:
         """Use the special tokens of a pretrained model, whose tokenizers the pipeline has, and return the pipeline."""
@@ -76,9 +78,11 @@ class Seq2SeqPipeline(TrainedPipeline[Example]):
                 f"ids below {size} in its config.json"
             )
         self.base, self.begin, self.end, self.base_files = base, begin, end, base.files
-        forced = base.origin.get("forced_bos_token_id")
-        if type(forced) is int and 0 <= forced < size and not self.generation.prefix:
-            self.generation = replace(self.generation, prefix=(forced,))
+        first, last = (base.origin.get(f"forced_{side}_token_id") for side in ("bos", "eos"))
+        if type(first) is int and 0 <= first < size and not self.generation.prefix:
+            self.generation = replace(self.generation, prefix=(first,))
+        if type(last) is int and 0 <= last < size and self.generation.forced_eos_token_id is None:
+            self.generation = replace(self.generation, forced_eos_token_id=last)
         if pad is not None and pad != end and pad not in self.generation.suppress_tokens:
             # Marian has a logit for padding, which must never be generated.
             never = (*self.generation.suppress_tokens, pad)
@@ -140,7 +144,8 @@ class Seq2SeqPipeline(TrainedPipeline[Example]):
         """Generate `num_return_sequences` texts for each source text, best first; none for a blank source."""
         config = generation or self.generation
         with_text = [index for index, text in enumerate(texts) if text.strip()]
-        encoded = self.source_tokenizer.encode_batch([texts[index] for index in with_text])
+        prefixed = [with_prefix(self.source_prefix, texts[index]) for index in with_text]
+        encoded = self.source_tokenizer.encode_batch(prefixed)
         found = self._generate(self.read_sources(encoded), config, with_scores, batch_tokens)
         answers: list[list[Candidate]] = [[] for _ in texts]
         for index, several in zip(with_text, found, strict=True):
@@ -202,6 +207,11 @@ class Seq2SeqPipeline(TrainedPipeline[Example]):
 
     def _search(self, beam: int | None) -> GenerationConfig:
         return self.generation if beam is None else replace(self.generation, num_beams=beam)
+
+
+def with_prefix(prefix: str, text: str) -> str:
+    """Put the prefix of a task before a source text, unless the text has it already."""
+    return text if prefix.strip() and text.startswith(prefix) else prefix + text
 
 
 def cut_marked(ids: list[int], limit: int, kept: Kept, tokenizer: PretrainedTokenizer) -> list[int]:

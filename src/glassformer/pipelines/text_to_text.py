@@ -1,12 +1,14 @@
 """Generate texts from source texts with a pretrained encoder-decoder."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Self, overload
 
+from glassformer.checkpoint.hf.generation_settings import TASKS
 from glassformer.decoding import GenerationConfig
 from glassformer.models import EncoderDecoderModel
+from glassformer.pipelines.hf_generation import TaskSettings
 from glassformer.pipelines.pipeline import (
     WRITING_BATCH_TOKENS,
     Candidate,
@@ -18,7 +20,7 @@ from glassformer.pipelines.pipeline import (
     candidate_of,
     each_text,
 )
-from glassformer.pipelines.seq2seq_pipeline import cut_marked
+from glassformer.pipelines.seq2seq_pipeline import cut_marked, with_prefix
 from glassformer.text.language_codes import LanguageLayout
 from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
 
@@ -29,6 +31,7 @@ class TextToText(Pipeline):
     Args:
         begin: Id of the token with which the decoder starts; -1 if the language of the target decides it.
         languages: The language codes of a multilingual translation model (mBART, M2M100, NLLB); None has none.
+        tasks: The settings of the tasks in the model's files (`task_specific_params`), by their names.
     """
 
     def __init__(
@@ -40,6 +43,7 @@ class TextToText(Pipeline):
         begin: int,
         generation: GenerationConfig | None = None,
         languages: LanguageLayout | None = None,
+        tasks: Mapping[str, TaskSettings] | None = None,
     ):
         self.model = model
         self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer
@@ -48,6 +52,22 @@ class TextToText(Pipeline):
         self.languages = languages
         self.source_language = ""
         """Language code of the sources; if empty, the tokenizer adds its own."""
+        self.tasks = tasks or {}
+        self.source_prefix = ""
+        """What precedes each source text, such as "summarize: "."""
+
+    def with_task(self, name: str) -> Self:
+        """Return a pipeline for one of the model's `tasks`, such as `summarization` or `translation_en_to_de`.
+
+        It shares the model with this one. The task's prefix precedes each source text, and its generation settings are
+        used, as in HF's pipelines. Raises ValueError for a task that the model's files do not have.
+        """
+        if name not in self.tasks:
+            known = f"expected one of {', '.join(self.tasks)}" if self.tasks else "its config.json has none"
+            raise ValueError(f"task {name!r}: the model's files have no settings for it ({TASKS}); {known}")
+        found = copy.copy(self)
+        found.source_prefix, found.generation = self.tasks[name]
+        return found
 
     def with_languages(self, source: str = "", target: str = "") -> Self:
         """Return a pipeline that translates from one language to another, for a model with language codes.
@@ -130,7 +150,8 @@ class TextToText(Pipeline):
     def read_sources(self, texts: list[str]) -> list[list[int]]:
         """Tokenize source texts. A text that is cut keeps the special tokens at its end."""
         limit, layout = self.model.config.max_len, self.languages
-        sources = self.source_tokenizer.encode_batch(texts, special=not self.source_language)
+        prefixed = [with_prefix(self.source_prefix, text) for text in texts]
+        sources = self.source_tokenizer.encode_batch(prefixed, special=not self.source_language)
         if layout is not None and self.source_language:
             sources = [layout.mark(ids, self.source_language) for ids in sources]
         return self.fit_inputs(sources, limit, lambda ids: cut_marked(ids, limit or 1, "first", self.source_tokenizer))

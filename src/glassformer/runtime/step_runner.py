@@ -111,11 +111,27 @@ def inference(model: Model) -> Iterator[None]:
     try:
         for module in training:
             module.training = False
-        with torch.inference_mode():
+        with torch.inference_mode(), _attention_without_plans():
             yield
     finally:
         for module in training:
             module.training = True
+
+
+@contextmanager
+def _attention_without_plans() -> Iterator[None]:
+    """Return a context manager in which attention on a GPU does not use cuDNN, which makes a plan for every new shape.
+
+    A plan takes about 60 ms, much longer than to read a prompt, and prompts have many lengths.
+    """
+    is_enabled = torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
+    if is_enabled:
+        torch.backends.cuda.enable_cudnn_sdp(False)
+    try:
+        yield
+    finally:
+        if is_enabled:
+            torch.backends.cuda.enable_cudnn_sdp(True)
 
 
 def limit_new_tokens(model: Model, n_given: int, max_new_tokens: int) -> int:

@@ -80,7 +80,7 @@ def test_pairs_of_answers_are_texts_or_messages(tmp_path):
     assert pair(sides) == pair({"prompt": [USER], **sides}) == expected
     for record, problem in (
         ({"chosen": "a", "rejected": "b"}, "no prompt"),
-        ({"prompt": "hi", "chosen": "a"}, "'rejected' is None: expected a list of messages"),
+        ({"prompt": "hi", "chosen": "a"}, "'rejected' is None: expected a text or a list of messages"),
         ({"prompt": "hi", "chosen": [ANSWER, USER], "rejected": "b"}, "the last message of 'chosen' is of 'user'"),
         ({"chosen": [USER, ANSWER], "rejected": [ANSWER]}, "differ before their last message"),
         ({"prompt": "hi", "chosen": "a", "rejected": "b", "tools": [{}]}, "'tools' is .*: expected none"),

@@ -1,6 +1,7 @@
 """Multiple-choice questions in JSONL files."""
 
 import json
+from collections import Counter
 
 import pytest
 
@@ -32,12 +33,15 @@ def test_a_question_may_be_called_context(tmp_path):
         ({"choices": ["a", "b"], "answer": 0}, "'question' is missing"),
         ({"question": "Who?", "choices": ["a"], "answer": 0}, "at least two texts"),
         ({"question": "Who?", "choices": ["a", ""], "answer": 0}, "at least two texts"),
-        ({"question": "Who?", "choices": ["a", "b"], "answer": 2}, "answer='2': expected the index"),
-        ({"question": "Who?", "choices": ["a", "b"], "answer": True}, "answer='True'"),
-        ({"question": "Who?", "choices": ["a", "b"]}, "answer='None'"),
+        ({"question": "Who?", "choices": ["a", "b"], "answer": 2}, "answer=2: expected the index"),
+        ({"question": "Who?", "choices": ["a", "b"], "answer": True}, "answer=True"),
+        ({"question": "Who?", "choices": ["a", "b"]}, "answer=None"),
     ],
 )
 def test_a_bad_question_is_named_by_its_line(record, message, tmp_path):
     good = {"question": "Who?", "choices": ["a", "b"], "answer": 0}
     with pytest.raises(BadRecordError, match=rf"q\.jsonl:2: .*{message}"):
         read(tmp_path / "q.jsonl", good, record)
+    skipped = Counter()
+    assert len([*read_multiple_choice([tmp_path / "q.jsonl"], "skip", skipped)]) == 1
+    assert skipped.total() == 1

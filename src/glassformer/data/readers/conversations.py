@@ -90,6 +90,8 @@ def read_messages(value: object, name: str) -> tuple[Message, ...]:
 def _as_messages(value: object, name: str, role: str) -> tuple[Message, ...]:
     if isinstance(value, str):
         return ({"role": role, "content": _text(value, name)},)
+    if not isinstance(value, list):
+        raise ValueError(f"{name!r} is {shown(value)}: expected a text or a list of messages")
     return read_messages(value, name)
 
 

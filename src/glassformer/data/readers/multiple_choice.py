@@ -2,12 +2,15 @@
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from glassformer.data.readers.text_files import BadUtf8Error, bad_record, check_file, read_lines
+from glassformer.base.checks import shown
+from glassformer.data.readers.records import OnBad
+from glassformer.data.readers.text_files import bad_record, check_file, read_lines
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
@@ -21,8 +24,12 @@ class MultipleChoice:
     answer: int
 
 
-def read_multiple_choice(files: Sequence[Path]) -> Iterator[MultipleChoice]:
+def read_multiple_choice(
+    files: Sequence[Path], on_bad: OnBad = "error", skipped: Counter[str] | None = None
+) -> Iterator[MultipleChoice]:
     """Yield the questions of JSONL files.
+
+    A bad question raises an error that names its line, or with `on_bad="skip"` is counted in `skipped` by problem.
 
     Each line is an object with `question` (or `context`), `choices`, a list of at least two texts, and `answer`: the
     index of the right choice from 0, its letter (A is the first), or its text. Blank lines are skipped.
@@ -30,31 +37,36 @@ def read_multiple_choice(files: Sequence[Path]) -> Iterator[MultipleChoice]:
     for file in files:
         check_file(file)
         for line in read_lines(file):
-            if line.problem:
-                raise BadUtf8Error(line.where)
-            if line.text.strip():
-                yield _parse(line.text, line.where)
+            if not line.text.strip():
+                continue
+            problem = line.problem
+            if not problem:
+                try:
+                    yield _parse(line.text)
+                    continue
+                except ValueError as error:
+                    problem = str(error)
+            if on_bad == "error":
+                raise bad_record(line.where, problem, "questions")
+            if skipped is not None:
+                skipped[problem] += 1
 
 
-def _parse(text: str, where: str) -> MultipleChoice:
+def _parse(text: str) -> MultipleChoice:
     try:
         record = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise bad_record(where, f"not JSON: {error}", "questions") from error
+        raise ValueError(f"not JSON: {error}") from error
     if not isinstance(record, dict):
-        raise bad_record(where, "expected a JSON object", "questions")
+        raise ValueError("expected a JSON object")
     question, choices = record.get("question", record.get("context")), record.get("choices")
     if not isinstance(question, str):
-        raise bad_record(where, "'question' is missing: expected a text", "questions")
+        raise ValueError("'question' is missing: expected a text")
     if not isinstance(choices, list) or len(choices) < 2 or not all(isinstance(one, str) and one for one in choices):
-        raise bad_record(where, "'choices' is not a list of at least two texts", "questions")
+        raise ValueError("'choices' is not a list of at least two texts")
     answer = _answer(record.get("answer"), choices)
     if answer is None:
-        raise bad_record(
-            where,
-            f"answer={str(record.get('answer'))[:40]!r}: expected the index, letter or text of a choice",
-            "questions",
-        )
+        raise ValueError(f"answer={shown(record.get('answer'))}: expected the index, letter or text of a choice")
     return MultipleChoice(question, tuple(choices), answer)
 
 
