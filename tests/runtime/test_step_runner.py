@@ -75,18 +75,6 @@ def test_inference_restores_the_training_mode_of_every_module():
     assert [module.training for module in modules_of(model)] == before
 
 
-def test_inference_uses_no_attention_that_plans_every_shape():
-    model = build_model(preset("tiny-gpt2"))
-    for is_enabled in (True, False):
-        torch.backends.cuda.enable_cudnn_sdp(is_enabled)
-        try:
-            with inference(model):
-                assert not torch.backends.cuda.cudnn_sdp_enabled()
-            assert torch.backends.cuda.cudnn_sdp_enabled() is is_enabled
-        finally:
-            torch.backends.cuda.enable_cudnn_sdp(True)
-
-
 def test_new_tokens_are_limited_by_max_len():
     model = build_model(preset("tiny-gpt2", max_len=8))
     assert limit_new_tokens(model, 3, 4) == 4

@@ -9,6 +9,7 @@ from torch.nn import Module
 
 from glassformer.models import DecoderModel, EncoderDecoderModel, Model
 from glassformer.nn import KVCache
+from glassformer.runtime.cudnn_attention import attention_for_prompt, without_cudnn
 
 TextModel = DecoderModel | EncoderDecoderModel
 
@@ -64,6 +65,10 @@ class StepRunner:
         and values are copied to their rows, which are next to each other. The prompt of an encoder-decoder is a single
         token, which every row reads. `mask` is False at left padding.
         """
+        with attention_for_prompt(tokens.shape[1]):
+            return self._prefill(tokens, mask, copies)
+
+    def _prefill(self, tokens: Tensor, mask: Tensor | None, copies: int) -> Tensor:
         if self.memory is None and len(tokens) < self.cache.batch_size:
             prompts = self.cache.first_rows(len(tokens))
             scores = StepRunner(self.model, prompts).step(tokens, mask)
@@ -111,27 +116,11 @@ def inference(model: Model) -> Iterator[None]:
     try:
         for module in training:
             module.training = False
-        with torch.inference_mode(), _attention_without_plans():
+        with torch.inference_mode(), without_cudnn():
             yield
     finally:
         for module in training:
             module.training = True
-
-
-@contextmanager
-def _attention_without_plans() -> Iterator[None]:
-    """Return a context manager in which attention on a GPU does not use cuDNN, which makes a plan for every new shape.
-
-    A plan takes about 60 ms, much longer than to read a prompt, and prompts have many lengths.
-    """
-    is_enabled = torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
-    if is_enabled:
-        torch.backends.cuda.enable_cudnn_sdp(False)
-    try:
-        yield
-    finally:
-        if is_enabled:
-            torch.backends.cuda.enable_cudnn_sdp(True)
 
 
 def limit_new_tokens(model: Model, n_given: int, max_new_tokens: int) -> int:
