@@ -246,6 +246,19 @@ def test_a_decoder_classifies_by_its_last_token(reviews, tmp_path):
     torch.testing.assert_close(together[0], tool.probabilities("it is good"))
 
 
+def test_a_pickled_model_is_trained_from_a_converted_copy(tmp_path):
+    model = save_decoder(tmp_path / "hf")
+    (tmp_path / "hf" / "model.safetensors").unlink()
+    torch.save(model.state_dict(), tmp_path / "hf" / "pytorch_model.bin", _use_new_zipfile_serialization=False)
+    (tmp_path / "a.txt").write_text("one two three\n" * 60, encoding="utf-8")
+    options = {"data": tmp_path / "a.txt", "updates": 1, "context": 16, "device": "cpu"}
+    with pytest.raises(ValueError, match=r"is a pickle.* convert --to hf --allow-pickle writes a copy"):
+        glassformer.train("language", start_from=tmp_path / "hf", out=tmp_path / "no", **options)
+    glassformer.convert(tmp_path / "hf", to="hf", out=tmp_path / "copy", allow_pickle=True)
+    glassformer.train("language", start_from=tmp_path / "copy", out=tmp_path / "m", **options)
+    assert load(tmp_path / "m").model.kind == "decoder"
+
+
 @pytest.mark.parametrize("kind", ["T5", "Bart", "Marian"])
 def test_an_encoder_decoder_goes_to_another_library_and_back(kind, tmp_path):
     """Fine-tune here, export, fine-tune there, load back: the same logits after each step."""
