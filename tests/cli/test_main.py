@@ -17,6 +17,7 @@ import torch
 
 from glassformer import cli
 from glassformer.checkpoint.safe_files import seal_folder
+from glassformer.cli.flag_parser import UsageError
 from glassformer.cli.verbs import VERBS
 from glassformer.tasks.task_registry import TASKS
 
@@ -184,6 +185,27 @@ def test_an_out_of_memory_error_says_which_options_to_lower(call, verb, error, n
     first, second = capsys.readouterr().err.splitlines()
     assert first.startswith("glassformer: out of memory: ")
     assert advice in second
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(ValueError("no such preset"), 1), (FileNotFoundError("no such file"), 1), (UsageError("no such option"), 2)],
+)
+def test_only_the_first_process_reports_an_error_that_all_have(call, verb, error, code, monkeypatch, capsys):
+    """The launcher ends all processes with SIGTERM when one has failed, so that each waits for the first one."""
+
+    def fail():
+        raise error
+
+    verb(fail)
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setattr(cli, "FOLLOWER_SECONDS", 60.0)
+    monkeypatch.setattr(time, "sleep", lambda seconds: os.kill(os.getpid(), signal.SIGTERM))
+    assert call("train") == 143
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    assert call("train") == code
+    assert ("no such" in capsys.readouterr().err) == (code == 1), "all processes have the same command line"
 
 
 def test_an_allocation_error_of_torch_is_recognized():

@@ -37,7 +37,7 @@ def test_a_layout_that_does_not_fit_is_refused(closed, parallel):
 
 
 def test_quantized_models_are_not_divided(tmp_path):
-    with pytest.raises(ValueError, match="parallel='tensor=2' with quantize='int8', compile='auto': expected neither"):
+    with pytest.raises(ValueError, match="quantize='int8' with parallel='tensor=2': expected none, a divided"):
         load(tmp_path, parallel="tensor=2", quantize="int8")
 
 

@@ -55,6 +55,17 @@ def test_large_files_are_tokenized_in_shards(table, tmp_path, monkeypatch):
     glassformer.train("translation", out=tmp_path / "m", source=table, vocab_size=300, **SMALL)  # complete: resumes
 
 
+def test_a_damaged_shard_of_a_run_is_made_anew(table, tmp_path, monkeypatch):
+    monkeypatch.setattr(divided_data, "LARGE_BYTES", 100)
+    given = {**SMALL, "source": table, "vocab_size": 300}
+    glassformer.train("translation", out=tmp_path / "m", **given)
+    (shard,) = (tmp_path / "m.run" / "tokens").rglob("units/*/v0/*/source.bin")
+    content = shard.read_bytes()
+    shard.write_bytes(content[:-4])
+    glassformer.train("translation", out=tmp_path / "m", accept_changes=True, **{**given, "updates": 6})
+    assert shard.read_bytes() == content
+
+
 def test_a_language_model_is_trained_on_a_mix(tmp_path):
     for name in ("news", "web"):
         lines = [json.dumps({"text": f"{name} text number {n}"}) for n in range(60)]

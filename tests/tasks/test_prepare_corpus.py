@@ -2,10 +2,12 @@
 
 import json
 import os
+import shutil
 from dataclasses import replace
 
 import pytest
 
+from glassformer.checkpoint.safe_files import CorruptFolderError
 from glassformer.data.batching import pair_shards
 from glassformer.data.readers.text_files import BadRecordError
 from glassformer.tasks import prepare_corpus as module
@@ -113,6 +115,12 @@ def test_other_options_or_files_are_refused(files):
     prepare_corpus("translation", translation_config(files), files / "out", processes=1)
     with pytest.raises(ValueError, match=r"was prepared with vocab_size 300 \(now 400\)"):
         prepare_corpus("translation", translation_config(files, **{"model.vocab_size": 400}), files / "out")
+    for names, problem in (
+        (["news"], "was prepared with source with .*web.en: expected the same"),
+        (["web", "news"], "was prepared with the files of source in another order: expected the same"),
+    ):
+        with pytest.raises(ValueError, match=problem):
+            prepare_corpus("translation", translation_config(files, names), files / "out")
     (files / "web.en").write_text("shorter\n" * 150, encoding="utf-8")
     with pytest.raises(ValueError, match="the data files have changed"):
         prepare_corpus("translation", translation_config(files), files / "out")
@@ -133,6 +141,39 @@ def test_a_bad_record_names_its_line_and_can_be_skipped(files, processes):
     assert prepare_corpus("translation", skipping, files / "two", processes=1).skipped == {"empty target": 1}
 
 
+@pytest.mark.parametrize("name", ["units/00003/v0/00000/source.bin", "units/00003/unit.json", "valid.jsonl"])
+@pytest.mark.parametrize("part", [(1, 1), (2, 2)])
+def test_a_damaged_file_is_made_anew(files, name, part):
+    config, out = translation_config(files), files / "out"
+    prepare_corpus("translation", config, out, processes=1)
+    contents = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    (out / name).write_bytes((out / name).read_bytes()[:-4])
+    if not name.endswith("unit.json"):
+        with pytest.raises(CorruptFolderError, match="run glassformer prepare again, which makes it anew"):
+            TokenizedCorpus(out)
+    assert prepare_corpus("translation", config, out, processes=1, part=part) is not None
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == contents
+
+
+def test_a_changed_tokenizer_is_refused(files):
+    config, out = translation_config(files), files / "out"
+    assert prepare_corpus("translation", config, out, processes=1, part=(1, 2)) is None
+    text = (out / "tokenizer.json").read_text(encoding="utf-8")
+    other = prepare_corpus("translation", translation_config(files, **{"model.vocab_size": 310}), files / "other")
+    (out / "tokenizer.json").write_bytes((other.folder / "tokenizer.json").read_bytes())
+    with pytest.raises(CorruptFolderError, match=r"tokenizer.json has changed since the data was tokenized"):
+        prepare_corpus("translation", config, out, processes=1, part=(2, 2))
+    (out / "tokenizer.json").write_text(text, encoding="utf-8")
+    shutil.copytree(other.folder / "units", out / "units", dirs_exist_ok=True)
+    with pytest.raises(ValueError, match=r"units/00000 was made with another tokenizer: remove it and run"):
+        prepare_corpus("translation", config, out, processes=1, part=(2, 2))
+    shutil.rmtree(out / "units")
+    assert prepare_corpus("translation", config, out, processes=1) is not None
+    (out / "tokenizer.json").write_bytes((other.folder / "tokenizer.json").read_bytes())
+    with pytest.raises(CorruptFolderError, match=r"tokenizer.json has changed since the data was tokenized"):
+        TokenizedCorpus(out)
+
+
 def test_a_mix_keeps_its_files_apart(files):
     config = translation_config(files, **{"data.mix": "news=0.8,web=0.2"})
     corpus = prepare_corpus("translation", config, files / "out", processes=1)
@@ -140,6 +181,8 @@ def test_a_mix_keeps_its_files_apart(files):
     batches, tokenizer = corpus.pair_batches(0, max_tokens=100, seed=0), corpus.tokenizer()
     news = sum(tokenizer.decode(batches[number].source[0].tolist()).startswith("news") for number in range(1000))
     assert news == 800
+    first = corpus.valid_examples(config.data)[:6]
+    assert {one.source.split()[0] for one in first} == {"news", "web"}, "the first validation examples are of both"
     even = corpus.pair_batches(0, max_tokens=100, seed=0, mix="news=1,web=1")
     assert sum(even.find(number)[0] for number in range(1000)) == 500
     with pytest.raises(ValueError, match=r"expected the names with which .* was prepared: news, web"):

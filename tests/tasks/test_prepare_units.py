@@ -3,14 +3,18 @@
 import io
 import json
 import os
+import signal
+import subprocess
 import sys
 
 import pytest
 
+from glassformer.checkpoint.output_folder import FolderInUseError, lock_folder
+from glassformer.checkpoint.safe_files import CorruptFolderError
 from glassformer.data.readers.file_parts import FilePart
 from glassformer.data.readers.text_files import Span
 from glassformer.tasks import prepare_units
-from glassformer.tasks.prepare_units import main, part_of, run_units, unit_folder
+from glassformer.tasks.prepare_units import is_complete, main, part_of, run_units, unit_folder, write_unit
 
 
 def test_parts_are_read_from_their_records(tmp_path):
@@ -33,9 +37,53 @@ def test_a_process_ends_without_its_parent(tmp_path, monkeypatch):
 def test_complete_units_are_not_written_again(tmp_path, monkeypatch):
     written = []
     monkeypatch.setattr(prepare_units, "write_unit", lambda folder, number: written.append(number))
-    unit_folder(tmp_path, 1).mkdir(parents=True)
-    run_units(tmp_path, [0, 1, 2], processes=1)
+    store_unit(tmp_path, 1)
+    assert run_units(tmp_path, [0, 1, 2], processes=1) == 2
     assert written == [0, 2]
+
+
+def store_unit(folder, number):
+    place = unit_folder(folder, number)
+    (place / "v0").mkdir(parents=True)
+    (place / "v0" / "tokens.bin").write_bytes(b"1234")
+    (place / "valid.jsonl").write_text("", encoding="utf-8")
+    (place / "unit.json").write_text(json.dumps({"versions": [{"v0": {"tokens.bin": 4}}]}), encoding="utf-8")
+    return place
+
+
+@pytest.mark.parametrize("name", ["v0/tokens.bin", "valid.jsonl", "unit.json"])
+def test_a_unit_without_one_of_its_files_is_not_complete(tmp_path, name):
+    place = store_unit(tmp_path, 0)
+    assert is_complete(tmp_path, 0)
+    (place / name).unlink()
+    assert not is_complete(tmp_path, 0)
+
+
+def test_a_unit_with_a_truncated_shard_is_not_complete(tmp_path):
+    (store_unit(tmp_path, 0) / "v0" / "tokens.bin").write_bytes(b"12")
+    assert not is_complete(tmp_path, 0)
+
+
+def test_a_unit_that_another_process_writes_is_refused(tmp_path):
+    """As if `--part 1/2` and `--part 1/3` ran at the same time: both begin with unit 0."""
+    with lock_folder(tmp_path, "unit-00000.lock"), pytest.raises(FolderInUseError, match="is in use by process"):
+        write_unit(tmp_path, 0)
+    with pytest.raises(CorruptFolderError, match=r"plan.json is missing"):
+        write_unit(tmp_path, 0)
+    assert not list(tmp_path.iterdir()), "no lock is left"
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
+def test_a_process_that_a_signal_ended_is_an_error(tmp_path, monkeypatch, number):
+    """Otherwise its units are missing, and the command says that other parts are not complete."""
+
+    def start(folder, units):
+        program = f"import os; os.kill(os.getpid(), {int(number)})" if units == [0] else "import time; time.sleep(60)"
+        return subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+
+    monkeypatch.setattr(prepare_units, "_start", start)
+    with pytest.raises(OSError, match=rf"was ended by signal {int(number)}: run the command again"):
+        run_units(tmp_path, [0, 1], processes=2)
 
 
 @pytest.mark.full

@@ -33,7 +33,9 @@ def test_data_options_know_where_prepared_data_came_from(folder):
 def test_a_changed_file_is_an_error(folder):
     (file,) = folder.rglob("source.bin")
     file.write_bytes(file.read_bytes()[:-4])
-    with pytest.raises(CorruptFolderError, match=r"source.bin has [\d,]+ bytes, expected [\d,]+ bytes: prepare"):
+    with pytest.raises(
+        CorruptFolderError, match=r"source.bin has [\d,]+ bytes, expected [\d,]+ bytes: run glassformer prepare again"
+    ):
         TokenizedCorpus(folder)
     file.unlink()
     with pytest.raises(CorruptFolderError, match=r"source.bin is missing"):
@@ -41,10 +43,15 @@ def test_a_changed_file_is_an_error(folder):
 
 
 def test_another_folder_or_format_is_an_error(folder, tmp_path):
-    with pytest.raises(CorruptFolderError, match=r"prepared.json is missing"):
+    with pytest.raises(CorruptFolderError, match=r"prepared.json is missing: expected a folder that"):
         TokenizedCorpus(tmp_path)
     with pytest.raises(FileNotFoundError, match=r"--prepared .*other: no such folder: expected one that"):
         TokenizedCorpus(tmp_path / "other")
+    text = (folder / "prepared.json").read_text(encoding="utf-8")
+    (folder / "prepared.json").write_text(text[:50], encoding="utf-8")
+    with pytest.raises(CorruptFolderError, match=r"prepared.json cannot be read: .*: run glassformer prepare again"):
+        TokenizedCorpus(folder)
+    (folder / "prepared.json").write_text(text, encoding="utf-8")
     about = json.loads((folder / "prepared.json").read_text(encoding="utf-8"))
     (folder / "prepared.json").write_text(json.dumps({**about, "format": 99}), encoding="utf-8")
     with pytest.raises(CorruptFolderError, match="has format 99, expected 1"):

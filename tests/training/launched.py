@@ -36,11 +36,11 @@ def run_cases(folder, cases, n_processes):
 def difference(one, other):
     """The largest difference of two runs: in losses, validation scores and parameters.
 
-    The gradient of `k_proj.bias` is zero, because a softmax does not change if all its inputs do. Adam makes steps of
-    its rounding errors, so that it is not compared.
+    The gradients of `k_proj.bias` and `k_norm.bias` are zero, because a softmax does not change if all its inputs do.
+    Adam makes steps of their rounding errors, so that they are not compared.
     """
     assert len(one["losses"]) == len(other["losses"])
     numbers = [abs(a - b) for name in ("losses", "scores") for a, b in zip(one[name], other[name], strict=True)]
-    names = [name for name in one["parameters"] if not name.endswith("k_proj.bias")]
+    names = [name for name in one["parameters"] if not name.endswith(("k_proj.bias", "k_norm.bias"))]
     assert one["parameters"].keys() == other["parameters"].keys()
     return max(*numbers, *((one["parameters"][n] - other["parameters"][n]).abs().max().item() for n in names))

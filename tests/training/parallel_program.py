@@ -138,9 +138,9 @@ def train(case, processes):
     return losses, [one.scores["loss"] for one in trainer.state.evaluations], parameters
 
 
-def write_texts(processes=None):
+def write_texts(processes=None, **shape):
     """Return what a language model writes after three prompts, if it is divided among the processes, by beam search."""
-    model = build("language", vocab_size=VOCABULARY).eval()
+    model = build("language", **shape).eval()
     if processes is not None:
         split_model(model, processes.size, torch.device("cpu"))
     search = GenerationConfig(num_beams=2, max_new_tokens=8, min_new_tokens=8)
@@ -194,8 +194,9 @@ def main(cases, results):
     with joined("cpu") as processes:
         if processes.size == 2:  # the number of key-value heads
             check_shared_work(processes)
-            written = processes.gather(write_texts(processes))
-            assert all(texts == write_texts() for texts in written), "a divided model writes other texts"
+            for shape in ({}, {"qk_norm": True}):
+                written = processes.gather(write_texts(processes, **shape))
+                assert all(texts == write_texts(**shape) for texts in written), "a divided model writes other texts"
         for number, case in enumerate(cases):
             losses, scores, parameters = train(case, processes)
             everyone = processes.gather(losses)

@@ -272,6 +272,28 @@ def test_a_process_never_holds_the_whole_model(tmp_path):
     assert max(peaks) < 0.8 * whole
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_process_that_nobody_joins_ends_with_one_sentence(data, tmp_path, rank):
+    out = tmp_path / "model"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": "2"}
+    result = subprocess.run(
+        [sys.executable, *command(data, out)],
+        env={**environment(), **where},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    sentences = [line for line in result.stderr.splitlines() if line.startswith("glassformer:")]
+    assert len(sentences) == 1, result.stderr
+    assert re.search(r"127.0.0.1:\d+ within 40 s: expected all of them to be started", sentences[0])
+    assert result.returncode == 1
+    assert not list(tmp_path.glob("model*"))
+
+
 STARTER = """#!/bin/bash
 if [ "$RANK" = 1 ]; then set -- "${@//data-of-0/data-of-1}"; fi
 exec PYTHON "$@"
@@ -291,9 +313,10 @@ exec PYTHON "$@"
         (STARTER, ["--parallel", "tensor=2", "--n-heads", "1"], 2, "tensor=2: n_heads=1, expected a divisor"),
         (STARTER, ["other"], 1, "process 1 of 2 has other data: expected the same as process 0"),
         (STARTER, ["missing"], 1, "process 1 of 2: .*source.txt"),
+        (STARTER, ["--preset", "nope"], 1, "unknown preset 'nope'"),
         (OLDER, [], 1, "process 1 runs glassformer 0.0.1, .*: expected glassformer"),
     ],
-    ids=["layout", "heads", "other data", "no data", "other version"],
+    ids=["layout", "heads", "other data", "no data", "no preset", "other version"],
 )
 def test_bad_input_ends_with_one_sentence(data, tmp_path, starter, options, code, message):
     first, second = tmp_path / "data-of-0", tmp_path / "data-of-1"

@@ -1,5 +1,7 @@
 """Processes that work together. `test_parallel.py` starts several; here threads and fakes stand for them."""
 
+import socket
+
 import pytest
 import torch.distributed as dist
 
@@ -92,6 +94,37 @@ def test_a_process_that_nobody_joins_gives_up(monkeypatch):
         joined("cpu"),
     ):
         pass
+
+
+@pytest.mark.parametrize(("local", "kind"), [(2, JoinError), (3, SharedError)])
+def test_one_process_reports_that_there_are_too_few_gpus(monkeypatch, local, kind):
+    """Only the first process of the run prints a SharedError."""
+    more = {"RANK": str(local), "WORLD_SIZE": "4", "LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": "4"}
+    for name, value in more.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(module.torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(module.torch.cuda, "device_count", lambda: 2)
+    problem = "4 processes on this machine: it has 2 GPUs, expected as many"
+    with pytest.raises(ValueError, match=problem) as caught, joined("auto"):
+        pass
+    assert caught.type is kind
+
+
+@pytest.mark.parametrize(("local", "kind"), [(0, JoinError), (1, SharedError)])
+def test_one_process_of_a_machine_reports_that_no_process_answers(monkeypatch, local, kind):
+    monkeypatch.setattr(module, "JOIN_SECONDS", 0.5)
+    more = {"RANK": str(local + 1), "WORLD_SIZE": "3", "MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port())}
+    for name, value in {**more, "LOCAL_RANK": str(local)}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match=r"no process answers at localhost:\d+") as caught, joined("cpu"):
+        pass
+    assert caught.type is kind
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
 
 
 def test_one_process_can_have_a_group_of_its_own():

@@ -267,8 +267,9 @@ def limits(device: str) -> MachineLimits:
         kinds["bfloat16"] = torch.bfloat16
     flops: dict[Numbers, float] = {}
     for name, dtype in kinds.items():
-        a, b = torch.randn(2, 2048, 2048, device=device).to(dtype)
-        flops[name] = 2 * 2048**3 / _fastest(lambda a=a, b=b: a @ b, device)  # type: ignore[misc]
+        size = 8192 if device == "cuda" else 2048  # a smaller product does not keep a GPU busy
+        a, b = torch.randn(2, size, size, device=device).to(dtype)
+        flops[name] = 2 * size**3 / _fastest(lambda a=a, b=b: a @ b, device)  # type: ignore[misc]
     source = torch.zeros(2**28 if device == "cuda" else 2**26, device=device)
     target = torch.empty_like(source)
     return MachineLimits(flops, 2 * source.nbytes / _fastest(lambda: target.copy_(source), device))

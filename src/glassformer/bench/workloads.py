@@ -173,8 +173,9 @@ class Workload:
         """
         given: dict[str, int] = {"batch": batch}
         if self.begin is None:
-            whole = forward_flops(self.config, **given, target_length=self.mean_read + self.n_written)
-            return beam * whole
+            # Two texts of half the length have half the attention, as a causal text does.
+            half = forward_flops(self.config, **given, target_length=(self.mean_read + self.n_written) // 2)
+            return beam * 2 * half
         whole = forward_flops(self.config, **given, source_length=self.mean_read, target_length=self.n_written)
         encoder = forward_flops(self.config, **given, source_length=self.mean_read, target_length=1)
         return encoder + beam * (whole - encoder)

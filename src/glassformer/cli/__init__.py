@@ -13,8 +13,10 @@ To add a verb, write its function, and add it to `FUNCTIONS` and, with the line 
 import gc
 import os
 import sys
+import time
 from importlib import import_module
 
+from glassformer.cli.launch import is_follower
 from glassformer.cli.process import discard_output, ending_on_signals, fail, prepare_streams
 from glassformer.cli.verbs import VERBS
 
@@ -44,6 +46,9 @@ TASK_VERBS = ("demo", "train", "prepare", "eval")
 LESS_MEMORY = (
     "Lower --max-tokens (a higher --accumulate keeps the size of an update), choose a smaller model, or --device cpu."
 )
+FOLLOWER_SECONDS = 5.0
+"""Seconds that a process which is not the first one of its run waits before it ends with an error. If the first one has
+the same error, it reports it meanwhile, and its launcher ends this process."""
 SMALLER_MODEL = "Use a smaller model, shorter texts or a smaller --beam."
 
 
@@ -136,12 +141,14 @@ def _report(error: BaseException, verb: str) -> None:
                 error.exit_code,
             )
         sys.exit(130)
+    if is_follower() and type(error).__name__ not in ("JoinError", "Interrupted"):
+        time.sleep(FOLLOWER_SECONDS)
+    if _is_reported_elsewhere(error):
+        sys.exit(getattr(error, "exit_code", 1))
     if isinstance(error, OSError):
         if error.filename is None:
             sys.stdout.flush()  # if stdout caused the error, this fails again, and main() reports it
         fail(error, 1)
-    if _is_reported_elsewhere(error):
-        sys.exit(getattr(error, "exit_code", 1))
     if isinstance(error, ValueError | ImportError | FloatingPointError):
         fail(getattr(error, "for_command_line", error), getattr(error, "exit_code", 1))
 
@@ -161,7 +168,7 @@ def _report(error: BaseException, verb: str) -> None:
 
 def _is_reported_elsewhere(error: BaseException) -> bool:
     """Return whether the first process of a run of several processes has the same error, and reports it."""
-    if os.environ.get("RANK", "0") == "0":
+    if not is_follower():
         return False
     is_shared = type(error).__name__ in ("SharedError", "Interrupted", "DivergedError")
     return is_shared or getattr(error, "exit_code", 1) == 2  # all processes have the same command line

@@ -37,11 +37,15 @@ from glassformer.decoding.step_loop import TokenConstraint
 from glassformer.decoding.text_stream import Decodes
 from glassformer.models import DecoderModel
 from glassformer.runtime.choose_runner import keep_pool, open_pool, update_pool
+from glassformer.runtime.recorded_reading import flops_per_token
 from glassformer.runtime.step_runner import TextModel, inference
 
-READ_TOKENS, GPU_READ_TOKENS = 256, 2048
+READ_TOKENS, GPU_READ_TOKENS = 256, (2048, 8192)
+"""The default of `Engine.read_tokens`. On a GPU it is between two numbers, as many tokens as GPU_READ_FLOPS allow."""
+GPU_READ_FLOPS = 5e12
+"""The arithmetic of about 10 ms of an H200. It takes that long to launch the kernels of a deep model anyway."""
 MIN_REUSE, GPU_MIN_REUSE = 16, 128
-"""The defaults of `Engine.read_tokens` and `Engine.min_reuse`."""
+"""The defaults of `Engine.min_reuse`."""
 
 
 @dataclass(eq=False)
@@ -73,7 +77,7 @@ class Engine:
             While a request needs more, rows are longer and there are fewer of them.
         max_waiting: The most requests that wait in the queue.
         read_tokens: The most prompt tokens that a step reads while requests run, but at least one source. By default
-            256, and on a GPU 2048, which take it hardly longer.
+            256, and on a GPU 2048 to 8192, fewer for a larger model.
         min_reuse: The least number of tokens that a prompt must share with a text in the pool to reuse them. 0 turns
             reuse off. By default 16, and on a GPU 128, which it reads in the time that it takes to copy fewer.
     """
@@ -94,7 +98,7 @@ class Engine:
         self.model, self.end, self.begin, self.tokenizer = model, end, begin, tokenizer
         self.max_rows, self.max_tokens, self.max_waiting = max_rows, max_tokens, max_waiting
         is_cuda = next(model.parameters()).is_cuda
-        self.read_tokens = read_tokens or (GPU_READ_TOKENS if is_cuda else READ_TOKENS)
+        self.read_tokens = read_tokens or (_gpu_read_tokens(model) if is_cuda else READ_TOKENS)
         if min_reuse is None:
             min_reuse = GPU_MIN_REUSE if is_cuda else MIN_REUSE
         self.min_reuse = min_reuse if isinstance(model, DecoderModel) else 0
@@ -179,6 +183,11 @@ class Engine:
         """Remove ended and canceled requests, start waiting ones, then advance each running sequence by one token."""
         with inference(self.model):
             self._step()
+
+    @property
+    def reading_sizes(self) -> list[tuple[int, int]]:
+        """The numbers of prompts and of tokens for which a GPU records how prompts are read; empty elsewhere."""
+        return self._open_reader().batch.runner.reading_sizes
 
     def forget_texts(self) -> None:
         """Forget the texts that the pool has kept. No request may wait or run."""
@@ -309,3 +318,8 @@ class Engine:
             except Exception as error:
                 beam.request.fail(error)
                 self._beams.remove(beam)
+
+
+def _gpu_read_tokens(model: TextModel) -> int:
+    least, most = GPU_READ_TOKENS
+    return max(least, min(most, int(GPU_READ_FLOPS / flops_per_token(model))))

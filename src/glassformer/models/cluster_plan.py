@@ -122,14 +122,15 @@ def plan_cluster(
                     found.append(one)
     if least == float("inf"):
         fewest = devices // _widest(config, machine, devices)
+        enough = -(-rows // devices) * devices * max(source_length, target_length)
         other = f", or of {fewest:,} with tensor parallelism" if fewest < devices else ""
         raise ValueError(
             f"{rows:,} sequence{'s' * (rows != 1)} per update cannot be divided among {devices:,} devices: expected a "
-            f"multiple of {devices:,}{other}"
+            f"multiple of {devices:,}, such as --batch-tokens {enough}{other}"
         )
     if not found:
         raise ValueError(
-            f"no layout fits: at least {least / 1e9:.0f} GB per device are needed and {machine.memory / 1e9:.0f} GB "
+            f"no layout fits: at least {least / 1e9:,.1f} GB per device are needed and {machine.memory / 1e9:,.1f} GB "
             f"are there, of which {MEMORY_SHARE:.0%} may be used; expected more devices or shorter sequences"
         )
     # Of layouts that are equally fast to a percent, the simplest one.
@@ -151,10 +152,11 @@ def _layouts(config: ModelConfig, machine: Machine, devices: int) -> Iterator[tu
 def _widest(config: ModelConfig, machine: Machine, devices: int) -> int:
     """Return the largest size of a tensor group: inside one machine, and a divisor of heads and feed-forward.
 
-    It is 1 for models that `train` does not divide so: with experts, biases per head, or normalized queries and keys.
+    It is 1 for models that `train` does not divide so: with experts, biases per head, or a norm over all heads.
     """
     has_head_bias = config.has_relative_bias or config.positions not in ("sinusoidal", "learned", "rotary", "none")
-    if config.n_experts or has_head_bias or config.qk_norm:
+    has_wide_norm = config.qk_norm and config.qk_norm_over == "all_heads"
+    if config.n_experts or has_head_bias or has_wide_norm:
         return 1
     sizes = (config.n_heads, config.kv_heads, config.d_ff, devices)
     return max(t for t in (1, 2, 4, 8) if t <= machine.per_node and not any(size % t for size in sizes))

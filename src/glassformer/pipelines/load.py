@@ -92,7 +92,8 @@ def load(
         device=device, dtype=dtype, quantize=quantize, stored_format=lambda: stored_format(path, allow_pickle)
     )
     if parallel and (quantize != "none" or compile == "on"):
-        raise ValueError(f"parallel={parallel!r} with quantize={quantize!r}, compile={compile!r}: expected neither")
+        refused = f"quantize={quantize!r}" if quantize != "none" else "compile='on'"
+        raise ValueError(f"{refused} with parallel={parallel!r}: expected none, a divided model makes plain steps")
     n_processes = _join(parallel, prepared.device) if parallel else 1
     splitter = _splitter(n_processes, prepared.device) if n_processes > 1 else None
     read_model = partial(

@@ -21,6 +21,7 @@ from glassformer.runtime.cache_pool import CachePool, PoolRow
 from glassformer.runtime.cpu_graphs import CpuGraph
 from glassformer.runtime.cuda_graphs import CudaGraph
 from glassformer.runtime.pool_views import FirstTokens, NextTokens, PoolView, StepTokens
+from glassformer.runtime.recorded_reading import RecordedReading, flops_per_token
 from glassformer.runtime.recorded_steps import TOKEN_STEP, addresses_of
 from glassformer.runtime.replayed_steps import ROWS
 from glassformer.runtime.step_runner import TextModel
@@ -51,6 +52,7 @@ class PoolRunner:
         self.graph_pool = torch.cuda.graph_pool_handle() if pool.device.type == "cuda" else None
         self._recorded: OrderedDict[tuple[int, ...], _RecordedStep] = OrderedDict()
         self._addresses: tuple[int, ...] = ()
+        self._reading = RecordedReading(pool, self._first_scores, flops_per_token(model))
 
     @property
     def model(self) -> TextModel:
@@ -75,6 +77,7 @@ class PoolRunner:
         addresses = addresses_of(model)
         if addresses != self._addresses or model is not self._model():
             self._recorded.clear()
+            self._reading.clear()
             self._addresses = addresses
         self._model = weakref.ref(model)
 
@@ -83,10 +86,28 @@ class PoolRunner:
 
         Each text has at least one token. A text that begins an empty row is a prompt, or its first part.
         """
-        hidden = self._hidden(rows, texts)
-        last = torch.tensor([len(text) - 1 for text in texts], device=self.pool.device)
-        picked = hidden[torch.arange(len(rows), device=self.pool.device), last]  # (N, C)
+        scores = self._reading.read(rows, texts) if self._records_reading else None
+        if scores is None:
+            last = torch.tensor([len(text) - 1 for text in texts], device=self.pool.device)
+            scores = self._scores_after(self._hidden(rows, texts), last)
         self._note(rows, texts)
+        return scores
+
+    @property
+    def reading_sizes(self) -> list[tuple[int, int]]:
+        """The numbers of prompts and of tokens for which reading is recorded, when such prompts are first read."""
+        return self._reading.all_sizes() if self._records_reading else []
+
+    @property
+    def _records_reading(self) -> bool:
+        return self.is_recorded and self.graph_pool is not None and isinstance(self.model, DecoderModel)
+
+    def _first_scores(self, tokens: Tensor, view: PoolView, last: Tensor) -> Tensor:
+        """Read tokens (N, T) that begin texts, and return the logits (N, V) after the last ones (N,)."""
+        return self._scores_after(self._decode(tokens, view, None), last)
+
+    def _scores_after(self, hidden: Tensor, last: Tensor) -> Tensor:
+        picked = hidden[torch.arange(len(hidden), device=hidden.device), last]  # (N, C)
         return self._logits(picked[:, None])[:, 0]
 
     def verify(self, rows: Sequence[PoolRow], texts: Sequence[Sequence[int]]) -> Tensor:

@@ -111,6 +111,19 @@ class FirstTokens(PoolView):
         return k, v
 
 
+class RecordedFirstTokens(FirstTokens):
+    """Rows whose indices in the pool are in a tensor, which changes between two replays of a recorded pass."""
+
+    def __init__(self, pool: CachePool, rows: Tensor):
+        PoolView.__init__(self, pool, len(rows))
+        self._rows = rows
+
+    @contextmanager
+    def discarding_steps(self) -> Iterator[None]:
+        """Return a context manager that does nothing: a pass that is repeated writes the same again."""
+        yield
+
+
 class NextTokens(PoolView):
     """Rows that read `counts[i]` more tokens, padded on the right. Padding is not written."""
 

@@ -9,6 +9,7 @@ from torch.nn import Module
 
 from glassformer.models import DecoderModel, EncoderDecoderModel, Model
 from glassformer.nn import KVCache
+from glassformer.runtime.cudnn_attention import attention_for_prompt, without_cudnn
 
 TextModel = DecoderModel | EncoderDecoderModel
 
@@ -64,6 +65,10 @@ class StepRunner:
         and values are copied to their rows, which are next to each other. The prompt of an encoder-decoder is a single
         token, which every row reads. `mask` is False at left padding.
         """
+        with attention_for_prompt(tokens.shape[1]):
+            return self._prefill(tokens, mask, copies)
+
+    def _prefill(self, tokens: Tensor, mask: Tensor | None, copies: int) -> Tensor:
         if self.memory is None and len(tokens) < self.cache.batch_size:
             prompts = self.cache.first_rows(len(tokens))
             scores = StepRunner(self.model, prompts).step(tokens, mask)
@@ -111,7 +116,7 @@ def inference(model: Model) -> Iterator[None]:
     try:
         for module in training:
             module.training = False
-        with torch.inference_mode():
+        with torch.inference_mode(), without_cudnn():
             yield
     finally:
         for module in training:

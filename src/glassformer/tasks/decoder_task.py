@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 MAX_VALID = 1 << 18
 """Largest number of characters that each validation scores."""
+FEW = 16
+"""Largest number of validation documents of which each is scored, from its beginning."""
 
 
 class DecoderTask(Task[Document, "PackedBatch"]):
@@ -128,10 +130,10 @@ class DecoderTask(Task[Document, "PackedBatch"]):
             batches = corpus.window_batches(
                 context, max_tokens=train.max_tokens, seed=train.seed, mix=self.config.data.mix
             )
-        scored = first_characters(valid, MAX_VALID)
+        scored = spread_characters(valid, MAX_VALID)
         notes = [self.describe(stream, valid, pipeline.tokenizer, batches)]
-        if len(scored) < len(valid) or scored[-1] != valid[-1]:
-            notes.append(f"each validation scores the first {MAX_VALID:,} characters; the final score is of all")
+        if scored != valid:
+            notes.append(f"each validation scores {MAX_VALID:,} characters at most; the final score is of all")
 
         def evaluate() -> dict[str, float]:
             return score_with_experts(pipeline.model, lambda: pipeline.score(scored, stride=context))
@@ -144,7 +146,7 @@ class DecoderTask(Task[Document, "PackedBatch"]):
             valid,
             [*notes, *skipped_note(skipped_of(splits.train) if corpus is None else corpus.skipped)],
             n_train=stream.n_documents,
-            validation=f"{windows_in_words(context, context)}, the first {n_valid:,} characters of "
+            validation=f"{windows_in_words(context, context)}, {n_valid:,} characters of "
             + self.scored_on("validation", len(valid)),
         )
 
@@ -285,6 +287,21 @@ def check_fine_tuning(config: Any) -> None:
             f"bpe_dropout={config.tokenizer.bpe_dropout}: expected 0, the model of --from {config.start_from} "
             "keeps its own tokenizer"
         )
+
+
+def spread_characters(documents: Sequence[Document], limit: int) -> list[Document]:
+    """Return documents of at most `limit` characters: if they are few, the beginning of each; else the first ones.
+
+    Each of a few long texts may be the only one of its share of a `--mix`.
+    """
+    if len(documents) > FEW or sum(len(one.text) for one in documents) <= limit:
+        return first_characters(documents, limit)
+    found, left = [], limit
+    for rank, document in enumerate(sorted(documents, key=lambda one: len(one.text))):
+        room = left // (len(documents) - rank)
+        found.append(Document(document.text[:room], document.where) if len(document.text) > room else document)
+        left -= len(found[-1].text)
+    return found
 
 
 def first_characters(documents: Sequence[Document], limit: int) -> list[Document]:

@@ -1,8 +1,10 @@
 """Train on tokenized data in shards: that of `--prepared`, or large files, which are tokenized first. No torch."""
 
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from glassformer.checkpoint.safe_files import CorruptFolderError
 from glassformer.tasks.configs.divided_data import DividedData
 from glassformer.tasks.tokenized_corpus import TokenizedCorpus
 from glassformer.text import TokenizerConfig
@@ -28,9 +30,8 @@ def tokenize_large(task: AnyTask, run: "RunFolder") -> TokenizedCorpus | None:
         task.tokenized = TokenizedCorpus(data.prepared)
     elif data.is_large() and task.config.base_model is None:
         folder = run.tokens / NAME
-        if run.has_tokens(NAME):
-            task.tokenized = TokenizedCorpus(folder)
-        else:
+        task.tokenized = _stored(folder) if run.has_tokens(NAME) else None
+        if task.tokenized is None:
             from glassformer.tasks.prepare_corpus import prepare_corpus
 
             task.tokenized = prepare_corpus(task.name, task.config, folder)
@@ -39,6 +40,14 @@ def tokenize_large(task: AnyTask, run: "RunFolder") -> TokenizedCorpus | None:
             f"--mix {data.mix} with {task.config.base_flag}: expected a model that is trained from scratch"
         )
     return task.tokenized
+
+
+def _stored(folder: Path) -> TokenizedCorpus | None:
+    """Return the data that is stored in a run folder; None if shards are missing or damaged, and are made anew."""
+    try:
+        return TokenizedCorpus(folder)
+    except CorruptFolderError:
+        return None
 
 
 def use_prepared(task: AnyTask) -> None:

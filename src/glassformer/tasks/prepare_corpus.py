@@ -14,12 +14,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 from glassformer.base.write_errors import naming_write_errors
 from glassformer.checkpoint.output_folder import FolderInUseError, lock_folder
-from glassformer.checkpoint.safe_files import read_json_object, write_text
+from glassformer.checkpoint.safe_files import read_json_object, sha256, write_text
 from glassformer.data.batching.token_files import UNITS
 from glassformer.data.readers.file_parts import FilePart, group_parts
 from glassformer.data.readers.splits import Shares
@@ -30,7 +31,7 @@ from glassformer.tasks.configs.divided_data import DividedData
 from glassformer.tasks.configs.mixture import mix_name, read_mix
 from glassformer.tasks.configs.shared import TaskConfig
 from glassformer.tasks.configs.task_options import make_config
-from glassformer.tasks.prepare_units import run_units, unit_folder
+from glassformer.tasks.prepare_units import UNIT, is_complete, run_units, unit_folder
 from glassformer.tasks.prepared import MORE_DATA
 from glassformer.tasks.tokenized_corpus import FORMAT, PLAN, VALID, TokenizedCorpus, read_valid_lines
 from glassformer.text import Tokenizer
@@ -76,14 +77,22 @@ def prepare_corpus(
     index, count = part
     units = range(len(plan["units"]))
     with lock_folder(folder, f"part-{index}-of-{count}.lock"):
-        run_units(folder, [unit for unit in units if unit % count == index - 1], processes=processes)
-    if not all(unit_folder(folder, unit).is_dir() for unit in units):
+        n_made = run_units(folder, [unit for unit in units if unit % count == index - 1], processes=processes)
+    if not all(is_complete(folder, unit) for unit in units):
         return None
-    if not (folder / PREPARED).is_file():
+    if n_made or not _is_intact(folder):
         _complete(folder, plan, make_config(type(config), plan["options"]))
     for lock in folder.glob("*lock"):
         lock.unlink(missing_ok=True)
     return TokenizedCorpus(folder)
+
+
+def _is_intact(folder: Path) -> bool:
+    try:
+        TokenizedCorpus(folder)
+    except ValueError:  # not complete, or damaged
+        return False
+    return True
 
 
 def estimate_size(data: DividedData[Any], sides: Any) -> CorpusSize:
@@ -133,12 +142,23 @@ def _make_or_read_plan(task: str, config: TaskConfig, folder: Path) -> dict[str,
     for name, value in {**options, "task": task}.items():
         if before.get(name) != value and not (name == "model.vocab_size" and value == 1):
             raise ValueError(
-                f"{folder} was prepared with {name.rpartition('.')[2]} {before.get(name)} (now {value}): expected the "
-                "same options, or another folder"
+                f"{folder} was prepared with {_difference(name.rpartition('.')[2], before.get(name), value)}: expected "
+                "the same options, or another folder"
             )
     if plan.get("files") != _file_versions(plan["units"]):
         raise ValueError(f"the data files have changed since {folder} was begun: choose another folder, or remove it")
     return plan
+
+
+def _difference(name: str, before: Any, now: Any) -> str:
+    """Return a description of an option that has changed; of a list of files, the first that only one of them has."""
+    if not isinstance(before, list) or not isinstance(now, list):
+        return f"{name} {before} (now {now})"
+    more = [file for file in before if file not in now]
+    other = more or [file for file in now if file not in before]
+    if not other:
+        return f"the files of {name} in another order"
+    return f"{name} {'with' if more else 'without'} {other[0]}"
 
 
 def _remove_unused(folder: Path) -> None:
@@ -198,7 +218,7 @@ def _make_plan(task: str, config: Any, options: dict[str, Any], folder: Path) ->
         "files": _file_versions(units),
         "units": units,
     }
-    _train_tokenizers(config, plan, folder)
+    plan["tokenizers"] = _train_tokenizers(config, plan, folder)
     write_text(folder / PLAN, json.dumps(plan))
 
 
@@ -260,8 +280,11 @@ def _file_versions(units: list[dict[str, Any]]) -> dict[str, list[int]]:
     return {file: [about.st_size, int(about.st_mtime)] if about else [] for file, about in found.items()}
 
 
-def _train_tokenizers(config: Any, plan: Mapping[str, Any], folder: Path) -> None:
-    """Train the tokenizer, or that of each side, on a sample that is spread over the data, and store it."""
+def _train_tokenizers(config: Any, plan: Mapping[str, Any], folder: Path) -> dict[str, str]:
+    """Train the tokenizer, or that of each side, on a sample that is spread over the data, and store it.
+
+    Return the SHA-256 of each file.
+    """
     model, how = config.model, config.tokenizer
     made: dict[str, tuple[int, Callable[[Any], tuple[str, ...]]]]
     if config.data.TOKENS == "stream":
@@ -276,6 +299,7 @@ def _train_tokenizers(config: Any, plan: Mapping[str, Any], folder: Path) -> Non
     for name, (size, texts_of) in made.items():
         texts = (text for example in _sample(config.data, plan) for text in texts_of(example))
         write_text(folder / name, Tokenizer.train(texts, size, how).to_json())
+    return {name: sha256(folder / name) for name in made}
 
 
 def _sample(data: DividedData[Any], plan: Mapping[str, Any]) -> Iterator[Any]:
@@ -299,7 +323,11 @@ def _complete(folder: Path, plan: Mapping[str, Any], config: Any) -> None:
     versions: list[list[dict[str, Any]]] = []
     valid: list[str] = []
     for number, unit in enumerate(plan["units"]):
-        about = read_json_object(unit_folder(folder, number) / "unit.json")
+        about = read_json_object(unit_folder(folder, number) / UNIT)
+        if about.get("tokenizers") != plan.get("tokenizers"):
+            raise ValueError(
+                f"{unit_folder(folder, number)} was made with another tokenizer: remove it and run the command again"
+            )
         counts = CorpusSize(*(one + more for one, more in zip(counts, about["size"], strict=True)))
         by_name[unit["mix"]] += about["size"][2]
         n_long, skipped = n_long + about["n_long"], skipped + Counter(about["skipped"])
@@ -317,6 +345,8 @@ def _complete(folder: Path, plan: Mapping[str, Any], config: Any) -> None:
         raise ValueError(
             f"--mix {data.mix}: all texts of {empty[0]} are held out for validation: expected more of them, or --valid"
         )
+    # A validation may score the first examples only, which should not all be of the first file.
+    valid.sort(key=lambda line: blake2b(line.encode()).digest())
     valid += [json.dumps(data.record_of(example), ensure_ascii=False) for example in _given_valid(data, plan)]
     if not valid:
         raise ValueError(f"no examples are left for validation: {MORE_DATA}")
@@ -329,6 +359,8 @@ def _complete(folder: Path, plan: Mapping[str, Any], config: Any) -> None:
         "n_long": n_long,
         "skipped": skipped,
         "has_documents": plan["has_documents"],
+        "tokenizers": plan.get("tokenizers", {}),
+        "sha256": {VALID: sha256(folder / VALID)},
         "versions": versions,
     }
     write_text(folder / PREPARED, json.dumps(about))

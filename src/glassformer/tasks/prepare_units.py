@@ -16,7 +16,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from glassformer.checkpoint.safe_files import read_json_object
+from glassformer.checkpoint.output_folder import lock_folder
+from glassformer.checkpoint.safe_files import CorruptFolderError, read_json_object
 from glassformer.data.batching.pair_shards import write_pair_shards
 from glassformer.data.batching.token_files import UNITS, EncodeBatch, new_token_folder
 from glassformer.data.batching.token_stream import write_stream
@@ -26,13 +27,15 @@ from glassformer.data.readers.text_files import Span
 from glassformer.progress import Step
 from glassformer.tasks.configs.divided_data import DividedData
 from glassformer.tasks.configs.task_options import make_config
-from glassformer.tasks.tokenized_corpus import PLAN, VALID
+from glassformer.tasks.tokenized_corpus import PLAN, VALID, check_digests
 from glassformer.text import BpeDropout, Tokenizer
 from glassformer.text.tokenizer import UNKNOWN
 
 PREPARED_TASKS = ("translation", "language")
 """Tasks whose data can be prepared."""
 PAUSE_SECONDS = 0.1
+UNIT = "unit.json"
+"""The file of a unit that lists its shards and counts its examples."""
 
 
 def unit_folder(folder: Path, number: int) -> Path:
@@ -40,35 +43,56 @@ def unit_folder(folder: Path, number: int) -> Path:
     return folder / UNITS / f"{number:05d}"
 
 
-def run_units(folder: Path, units: Sequence[int], *, processes: int = 0) -> None:
-    """Tokenize these units of the plan in `folder`, except those that are complete.
+def is_complete(folder: Path, number: int) -> bool:
+    """Whether a unit is there, and its shards have the sizes that it lists."""
+    place = unit_folder(folder, number)
+    try:
+        versions = read_json_object(place / UNIT)["versions"]
+    except CorruptFolderError:
+        return False
+    sizes = {
+        place / shard / name: size
+        for shards in versions
+        for shard, files in shards.items()
+        for name, size in files.items()
+    }
+    return (place / VALID).is_file() and all(
+        file.is_file() and file.stat().st_size == size for file, size in sizes.items()
+    )
+
+
+def run_units(folder: Path, units: Sequence[int], *, processes: int = 0) -> int:
+    """Tokenize these units of the plan in `folder`, except those that are complete. Return how many were not.
 
     With one process, or one unit, it is done here; otherwise by new processes. 0 processes is one per core.
     """
-    todo = [unit for unit in units if not unit_folder(folder, unit).is_dir()]
+    todo = [unit for unit in units if not is_complete(folder, unit)]
     processes = min(processes or len(os.sched_getaffinity(0)), len(todo))
+    ended: list[int | None] = []
     with Step("tokenizing", len(todo)) as step:
         if processes <= 1:
             for unit in todo:
                 write_unit(folder, unit)
                 step.advance()
-            return
+            return len(todo)
         workers = [_start(folder, todo[place::processes]) for place in range(processes)]
         try:
             while any(worker.poll() is None for worker in workers) and not any(worker.poll() for worker in workers):
                 step.show(sum(unit_folder(folder, unit).is_dir() for unit in todo))
                 time.sleep(PAUSE_SECONDS)
         finally:
+            ended = [worker.poll() for worker in workers]
             for worker in workers:
                 if worker.poll() is None:
                     worker.terminate()
             outputs = [worker.communicate()[0] for worker in workers]
-    for worker, output in zip(workers, outputs, strict=True):
-        if worker.returncode > 0 and output:
+    for code, output in zip(ended, outputs, strict=True):
+        if code and output:
             raise ValueError(output.strip())
-    for worker in workers:
-        if worker.returncode > 0 or worker.returncode == -9:
-            raise OSError(f"a process that tokenized data ended with status {worker.returncode}: run the command again")
+    for code in filter(None, ended):  # those that ended by themselves
+        how = f"was ended by signal {-code}" if code < 0 else f"ended with status {code}"
+        raise OSError(f"a process that tokenized data {how}: run the command again; complete units are kept")
+    return len(todo)
 
 
 def _start(folder: Path, units: Sequence[int]) -> "subprocess.Popen[str]":
@@ -126,7 +150,20 @@ def training_examples(
 
 
 def write_unit(folder: Path, number: int) -> None:
-    """Tokenize a unit into its folder, which appears when it is complete."""
+    """Tokenize a unit into its folder, which appears when it is complete.
+
+    Raises FolderInUseError if another process does so, such as one of another `--part` with another number of parts.
+    """
+    lock = f"unit-{number:05d}.lock"
+    with lock_folder(folder, lock):
+        try:
+            if not is_complete(folder, number):
+                _write_unit(folder, number)
+        finally:
+            (folder / lock).unlink(missing_ok=True)
+
+
+def _write_unit(folder: Path, number: int) -> None:
     plan = read_json_object(folder / PLAN)
     config = _config_of(plan)
     data, unit = config.data, plan["units"][number]
@@ -134,6 +171,7 @@ def write_unit(folder: Path, number: int) -> None:
     held_out: list[Any] = []
     skipped = Counter[str]()
     shards: list[dict[str, dict[str, int]]] = []
+    check_digests(folder, plan.get("tokenizers", {}))
 
     def examples(*, is_first: bool) -> Iterator[Any]:
         found = (held_out, skipped) if is_first else (None, None)
@@ -168,8 +206,14 @@ def write_unit(folder: Path, number: int) -> None:
             shards.append(names)
         lines = (json.dumps(data.record_of(example), ensure_ascii=False) for example in held_out)
         (work / VALID).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-        about = {"size": sizes, "n_long": n_long, "skipped": skipped, "versions": shards}
-        (work / "unit.json").write_text(json.dumps(about), encoding="utf-8")
+        about = {
+            "size": sizes,
+            "n_long": n_long,
+            "skipped": skipped,
+            "tokenizers": plan.get("tokenizers"),
+            "versions": shards,
+        }
+        (work / UNIT).write_text(json.dumps(about), encoding="utf-8")
 
 
 def _config_of(plan: Mapping[str, Any]) -> Any:

@@ -2,11 +2,12 @@
 
 import json
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from glassformer.base.checks import shown
-from glassformer.checkpoint.safe_files import CorruptFolderError, read_json_object
+from glassformer.checkpoint.safe_files import CorruptFolderError, read_json_object, sha256
 from glassformer.tasks.configs.corpus_size import CorpusSize
 from glassformer.tasks.configs.mixture import read_mix
 from glassformer.text import Tokenizer
@@ -22,26 +23,41 @@ VALID = "valid.jsonl"
 FORMAT = 1
 PLAN = "plan.json"
 """The file of a folder whose preparation has begun: its options and its units of work."""
+REMAKE = "run glassformer prepare again, which makes it anew"
+RESTORE = "restore it, or prepare the data in a new folder"
+"""Advice about a file that has changed."""
 
 
 class TokenizedCorpus:
     """A tokenized corpus in a folder: its shards, its tokenizer, its validation examples and some counts.
 
-    Opening it reads one file and compares the sizes of the shards, whatever the size of the corpus.
+    Opening it reads one file, verifies the tokenizer and the validation examples, and compares the sizes of the
+    shards, whatever the size of the corpus.
     """
 
     def __init__(self, folder: Path):
         self.folder = folder
         if not folder.is_dir():
             raise FileNotFoundError(f"--prepared {folder}: no such folder: expected one that glassformer prepare wrote")
-        if not (folder / PREPARED).is_file() and (folder / PLAN).is_file():
-            raise ValueError(f"{folder} is not complete: run glassformer prepare again, or wait for its other parts")
-        self._about = read_json_object(folder / PREPARED)
+        if not (folder / PREPARED).is_file():
+            if (folder / PLAN).is_file():
+                raise ValueError(
+                    f"{folder} is not complete: run glassformer prepare again, or wait for its other parts"
+                )
+            raise CorruptFolderError(
+                f"{folder / PREPARED} is missing: expected a folder that glassformer prepare wrote"
+            )
+        try:
+            self._about = read_json_object(folder / PREPARED)
+        except CorruptFolderError as error:
+            raise CorruptFolderError(f"{error}: {REMAKE}") from error
         if self._about.get("format") != FORMAT:
             raise CorruptFolderError(
                 f"{folder / PREPARED} has format {shown(self._about.get('format'))}, expected {FORMAT}: prepare the "
                 "data again"
             )
+        check_digests(folder, self._about.get("tokenizers", {}))
+        check_digests(folder, self._about.get("sha256", {}), advice=REMAKE)
         self.task: str = self._about["task"]
         self.options: dict[str, Any] = self._about["options"]
         """The options with which it was made, by dotted name."""
@@ -61,7 +77,7 @@ class TokenizedCorpus:
             found = file.stat().st_size if file.is_file() else None
             if found != size:
                 had = "is missing" if found is None else f"has {found:,} bytes"
-                raise CorruptFolderError(f"{file} {had}, expected {size:,} bytes: prepare the data again")
+                raise CorruptFolderError(f"{file} {had}, expected {size:,} bytes: {REMAKE}")
 
     def data_options(self, kind: type[Any]) -> Any:
         """Return the data options with which it was made, as an instance of the class `kind`."""
@@ -127,6 +143,15 @@ class TokenizedCorpus:
         from glassformer.data.batching.stream_shards import StreamShards
 
         return StreamShards([shard for shards in self.shards().values() for shard in shards])
+
+
+def check_digests(folder: Path, digests: Mapping[str, str], *, advice: str = RESTORE) -> None:
+    """Raise CorruptFolderError unless the files in `folder` have these SHA-256 sums, given by name."""
+    for name, digest in digests.items():
+        file = folder / name
+        if not file.is_file() or sha256(file) != digest:
+            had = "has changed since the data was tokenized" if file.is_file() else "is missing"
+            raise CorruptFolderError(f"{file} {had}: {advice}")
 
 
 def read_valid_lines(folder: Path) -> list[str]:

@@ -320,8 +320,7 @@ def total_norm(gradients: list[Tensor]) -> Tensor:
         if mesh is not None and mesh.size() == 1:  # each operation on a DTensor takes 50 us
             mesh, (gradient,) = None, local_tensors([gradient])
         by_mesh.setdefault(mesh, []).append(gradient)
-    norms = [nn.utils.get_total_norm(some) for some in by_mesh.values()]
-    whole = [whole_tensor(norm) for norm in norms]
+    whole = [whole_tensor(nn.utils.get_total_norm(some)) for some in by_mesh.values()]
     return whole[0] if len(whole) == 1 else nn.utils.get_total_norm(whole)
 
 
@@ -330,9 +329,9 @@ def split_layers(model: nn.Module, mesh: Any, *, source: int | None = 0) -> None
 
     The input projections of a block are split by their outputs and its output projection by its inputs, so that one sum
     over the processes per block completes it (Shoeybi et al. 2019). All else is the same in every process. `source` is
-    the process that has the values; None if all of them have the same.
+    the process that has the values; None if all of them have the same and do not train.
     """
-    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
 
     n_processes = mesh.size()
     check_no_head_bias(model, n_processes)
@@ -344,10 +343,12 @@ def split_layers(model: nn.Module, mesh: Any, *, source: int | None = 0) -> None
             module.n_kv_heads //= n_processes
             plan |= {f"{name}.{one}": ColwiseParallel() for one in ("q_proj", "k_proj", "v_proj")}
             plan[f"{name}.out_proj"] = RowwiseParallel()
+            if source is not None and module.q_norm is not None:
+                # All heads share the weight of a norm: add up its gradients. Dimension 1 of (B, H, T, D) is divided.
+                plan |= {f"{name}.{one}": SequenceParallel(use_local_output=True) for one in ("q_norm", "k_norm")}
         elif isinstance(module, ExpertFeedForward):
             raise SharedError(
-                f"--parallel tensor={n_processes}: {name} has experts, which cannot be split; expected shard=N instead",
-                2,
+                f"--parallel tensor={n_processes}: {name} has experts, which cannot be split; expected shard=N", 2
             )
         elif isinstance(module, FeedForward):
             _check_divides(module, ("d_ff",), n_processes)
@@ -377,9 +378,9 @@ def _check_divides(module: nn.Module, names: tuple[str, ...], n_processes: int) 
     for name, size in sizes.items():
         if size % n_processes:
             raise SharedError(f"--parallel tensor={n_processes}: {name}={size}, expected a divisor of it", 2)
-    if getattr(module, "q_norm", None) is not None:
+    if getattr(module, "norms_all_heads", False):
         raise SharedError(
-            f"--parallel tensor={n_processes}: qk_norm is shared by all heads, expected none, or shard=N instead", 2
+            f"--parallel tensor={n_processes}: qk_norm_over=all_heads, which cannot be split; expected shard=N", 2
         )
 
 

@@ -41,7 +41,7 @@ EXPECTED = "expected all of them to be started, with the same MASTER_ADDR, MASTE
 
 
 class JoinError(ValueError):
-    """This process cannot join its run."""
+    """This process cannot join its run, and reports it."""
 
 
 class SharedError(ValueError):
@@ -182,9 +182,11 @@ def joined(device: str = "auto", *, is_needed: bool = False) -> Iterator[Process
     if uses_cuda and is_started:
         local, count = int(os.environ.get("LOCAL_RANK", rank)), torch.cuda.device_count()
         if local >= count:
-            raise JoinError(
-                f"{local + 1} processes on this machine: it has {count} GPU{'s' * (count != 1)}, expected as many "
-                "processes, or --device cpu"
+            started = os.environ.get("LOCAL_WORLD_SIZE", local + 1)
+            raise _cannot_join(
+                f"{started} processes on this machine: it has {count} GPU{'s' * (count != 1)}, expected as many "
+                "processes, or --device cpu",
+                count,
             )
         torch.cuda.set_device(local)
     end_with_launcher()
@@ -235,7 +237,7 @@ def _find_others(rank: int, size: int) -> Any:
         seconds = patience / 2 if rank else patience
         found, _, _ = next(iter(rendezvous("env://", rank=rank, world_size=size, timeout=seconds)))
     except (RuntimeError, ValueError) as error:
-        raise JoinError(f"no process answers at {where} within {JOIN_SECONDS:.0f} s: {EXPECTED}") from error
+        raise _cannot_join(f"no process answers at {where} within {JOIN_SECONDS:.0f} s: {EXPECTED}") from error
     try:
         shared = PrefixStore("glassformer", found)
         store = PrefixStore(agree_on_round(shared, rank, size, patience), shared)
@@ -251,6 +253,12 @@ def _find_others(rank: int, size: int) -> Any:
             raise SharedError(f"process {other} runs {_in_words(theirs)}: expected {_in_words(own)}, as process {rank}")
     store.set_timeout(STEP_TIMEOUT)
     return store
+
+
+def _cannot_join(message: str, speaker: int = 0) -> ValueError:
+    """Return an error that one process of each machine reports: the one whose LOCAL_RANK is `speaker`."""
+    is_speaker = os.environ.get("LOCAL_RANK", str(speaker)) == str(speaker)
+    return JoinError(message) if is_speaker else SharedError(message)
 
 
 def _interleave(parts: Sequence[Sequence[Value]], size: int) -> list[Value]:

@@ -4,12 +4,21 @@ from pathlib import Path
 
 import pytest
 
-from glassformer.tasks.configs.mixture import mix_name, read_mix
+from glassformer.tasks.configs.mixture import MixError, mix_name, read_mix
 
 
 def test_a_mix_is_names_and_weights():
     assert read_mix("news=0.7,web=3") == {"news": 0.7, "web": 3.0}
+    assert read_mix("news = 0.7, web = 3 ") == {"news": 0.7, "web": 3.0}
     assert read_mix("") == {}
+
+
+@pytest.mark.parametrize(
+    "text", ["news=0", "news=-1", "news=nan", "news=1e309", "news", "=1", ",", "news=1,", "a=1;b=1"]
+)
+def test_a_share_that_is_none_is_named(text):
+    with pytest.raises(MixError, match=f"--mix {text}: .* is no share: expected NAME=NUMBER with a number above 0"):
+        read_mix(text)
 
 
 def test_a_name_occurs_once():

@@ -4,22 +4,31 @@ from collections.abc import Iterable
 from pathlib import Path
 
 
+class MixError(ValueError):
+    """`--mix` has a wrong value."""
+
+    exit_code = 2
+
+
 def read_mix(text: str) -> dict[str, float]:
     """Return the weights in a text such as "news=0.7,web=0.3" by name; empty for an empty text.
 
     Weights are numbers above 0 with any sum.
     """
     found: dict[str, float] = {}
-    for item in filter(None, text.split(",")):
-        name, equals, number = item.partition("=")
+    for item in text.split(",") if text.strip() else ():
+        name, equals, number = (part.strip() for part in item.partition("="))
         try:
             weight = float(number)
         except ValueError:
             weight = 0.0
         if not name or not equals or not 0 < weight < float("inf"):
-            raise ValueError(f"--mix {text}: {item!r} is no share: expected NAME=NUMBER, such as news=0.7,web=0.3")
+            raise MixError(
+                f"--mix {text}: {item!r} is no share: expected NAME=NUMBER with a number above 0, such as "
+                "news=0.7,web=0.3"
+            )
         if name in found:
-            raise ValueError(f"--mix {text}: {name} occurs twice: expected it once")
+            raise MixError(f"--mix {text}: {name} occurs twice: expected it once")
         found[name] = weight
     return found
 
