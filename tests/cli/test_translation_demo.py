@@ -69,6 +69,21 @@ def test_the_options_of_computing_reach_training(monkeypatch, tmp_path):
         translation_demo(out=tmp_path, threads=-1)
 
 
+@pytest.mark.parametrize(("minutes", "is_short"), [(4.0, True), (30.0, False)])
+def test_only_a_short_run_does_without_dropout(minutes, is_short, wheel, tmp_path, monkeypatch):
+    given = {}
+
+    def note(options):
+        given.update(options)
+        raise StopError
+
+    monkeypatch.setattr(Translation, "with_chosen_defaults", note)
+    with pytest.raises(StopError):
+        translation_demo(minutes=minutes, out=tmp_path / "demo")
+    assert given["model.positions"] == "rotary"
+    assert ("model.dropout" in given) == is_short
+
+
 @pytest.mark.parametrize("minutes", [0, -1, float("nan")])
 def test_minutes_must_be_positive(minutes, tmp_path):
     with pytest.raises(ValueError, match=rf"--minutes {minutes:g}: expected more than 0"):

@@ -28,6 +28,15 @@ ARCHITECTURE = {
 }
 """Options of the demo's model that `train` does not choose, because CTranslate2 and HF Marian have no such models.
 docs/log.md has the scores with and without them."""
+SHORT_MINUTES = 8.0
+SHORT_RUN = {
+    "model.n_decoder_layers": 2,
+    "model.dropout": 0.0,
+    "model.embedding_dropout": 0.0,
+    "train.lr": 0.014,
+}
+"""Further options of runs of at most SHORT_MINUTES, which docs/log.md compares with others. `train` would choose one
+layer, and dropout as if the model saw the texts often enough to learn them by heart."""
 NAMES = {
     "de": "German",
     "fr": "French",
@@ -85,6 +94,7 @@ def translation_demo(
             "data.corpus": "interface-texts",
             "data.target_language": to,
             **ARCHITECTURE,
+            **(SHORT_RUN if minutes <= SHORT_MINUTES else {}),
             "train.minutes": minutes * SHARE,
             "train.seed": seed,
             "train.eval_every": VALIDATE_EVERY,

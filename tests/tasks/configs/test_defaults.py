@@ -237,4 +237,4 @@ def test_a_translator_with_more_time_is_deeper_and_drops_more():
         return chosen_for(MULTI30K, units * REFERENCE_FLOPS / 2.9e10)
 
     assert [at(units)["model.n_decoder_layers"] for units in (1, 7, 25, 50)] == [1, 1, 2, 2]
-    assert [at(units)["model.dropout"] for units in (1, 7, 12, 25, 50)] == [0.0, 0.0, 0.0, 0.1, 0.2]
+    assert [at(units)["model.dropout"] for units in (1, 7, 12, 25, 50)] == [0.0, 0.0, 0.0, 0.1, 0.1]

@@ -357,7 +357,7 @@ def _dropout(epochs: float) -> float:
     It is 0 for few epochs, because a model memorizes only examples that it sees often. The values are for a model with
     one layer of width 128. A larger model memorizes sooner: for it the caller passes a larger number of epochs.
     """
-    return 0.0 if epochs <= 10 else 0.1 if epochs <= 25 else 0.2 if epochs <= 60 else 0.3
+    return 0.0 if epochs <= 13 else 0.1 if epochs <= 60 else 0.2 if epochs <= 100 else 0.3
 
 
 def update_flops(config: TaskConfig, corpus: CorpusSize) -> float:
