@@ -4,7 +4,7 @@
     python benchmarks/parity.py new.json --families llama t5
 
 For each family this runs the tests of `tests/checkpoint/test_random_hf.py` that compare outputs (to 1e-5), gradients
-(to 1e-4) and greedy texts, with their large counts. It needs about a quarter of an hour on one core and no network.
+(to 1e-4) and greedy texts, with their large counts. It needs about half an hour on one core and no network.
 """
 
 import argparse

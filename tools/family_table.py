@@ -1,8 +1,10 @@
 """Write the table of HF model families in docs/pretrained.md: heads and exports, as the code decides them.
 
-Usage: `python tools/family_table.py` rewrites the table; a test compares it with the code.
+The comparisons with HF are those of benchmarks/results/parity.json. Usage: `python tools/family_table.py` rewrites the
+table; a test compares it with the code.
 """
 
+import json
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from glassformer.checkpoint.hf import FAMILIES, Family, blocking_settings
 from glassformer.models import PRESETS, ModelConfig, preset
 
 PAGE = Path(__file__).parents[1] / "docs" / "pretrained.md"
+PARITY = Path(__file__).parents[1] / "benchmarks" / "results" / "parity.json"
 START, END = "<!-- families -->\n\n", "\n<!-- end of families -->\n"
 ALSO = {
     "bert": "SpanBERT, MiniLM",
@@ -44,7 +47,7 @@ NORMED = {"head_transform": True, "head_activation": "gelu", "head_norm": True, 
 """The dense layer of all heads of ModernBERT."""
 HEADS = {
     "language_model": "language model",
-    "sequence_class": "sequence classes",
+    "sequence_class": "classes",
     "token_class": "token classes",
     "span": "spans",
 }
@@ -52,12 +55,15 @@ HEADS = {
 
 def family_table() -> str:
     """Return the table: one row for each family, in the order in which the code tries them."""
-    lines = ["| `model_type` | also | kind | heads | exports beside HF and ONNX |", "|---|---|---|---|---|"]
+    compared = {row[0]: row for row in json.loads(PARITY.read_text(encoding="utf-8"))["rows"]}
+    lines = ["| `model_type` | also | kind | heads | exports | equal + refused |", "|---|---|---|---|---|---|"]
     for family in FAMILIES.values():
         base = _config_of(family)
         heads = [name for head, name in HEADS.items() if _fits(family, base, head)]
         kind = family.kind.replace("_", "-")
-        cells = f"`{family.model_type}`", ALSO.get(family.model_type, ""), kind, ", ".join(heads), _exports(base)
+        name = f"`{family.model_type}`"
+        _, equal, refused, *_ = compared[name]
+        cells = name, ALSO.get(family.model_type, ""), kind, ", ".join(heads), _exports(base), f"{equal} + {refused}"
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
