@@ -49,6 +49,21 @@ def bleu(test, signatures=("cased", "lower-cased")):
     return {"valid": side, "test": side}
 
 
+def test_the_parity_of_families_is_counted_from_what_the_tests_print(tmp_path, monkeypatch):
+    tool = program("parity")
+    printed = "t5 {'loaded': 89, 'refused': 11}\nt5 100 gradients\nt5 200 texts\n1 failed, 2 passed in 3.0s\n"
+    assert tool.count_results("t5", printed) == tool.Parity(89, 11, 100, 200, failed=1)
+    assert tool.count_results("bert", "2 failed in 3.0s") == tool.Parity(0, 0, 0, 0, failed=2)
+    with pytest.raises(ValueError, match=r"the tests of t5 did not run: no such file"):
+        tool.count_results("t5", "no such file")
+    monkeypatch.setattr(tool, "run_tests", lambda family: tool.Parity(89, 11, 100, 200 * (family == "t5"), 0))
+    call(tool, monkeypatch, tmp_path / "a.json", "--families", "bert", "t5")
+    found = json.loads((tmp_path / "a.json").read_text(encoding="utf-8"))
+    assert found["rows"] == [["`bert`", 89, 11, 100, "", 0], ["`t5`", 89, 11, 100, 200, 0]]
+    source = (ROOT / tool.FILE).read_text(encoding="utf-8")
+    assert all(f"def {name}(" in source for name in (*tool.TESTS, tool.GREEDY))
+
+
 def test_the_ablations_are_written_as_a_result_file(tmp_path, monkeypatch, capsys):
     ledger, runs = program("ledger"), tmp_path / "runs"
     runs.mkdir()

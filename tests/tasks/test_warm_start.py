@@ -22,7 +22,7 @@ from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
 from tasks.pretrained_models import SIDE, hf_logits, hf_pair_logits, save_decoder, save_seq2seq
 from tasks.pretraining_models import labeled, quick
 from tasks.tiny_tasks import encoder_config, translation, write_pairs
-from text.language_tokenizers import KINDS, save_language_tokenizer
+from text.language_tokenizers import KINDS, save_language_model, save_language_tokenizer
 
 TEXT = "the cat <|im_end|> sat, fünf"
 
@@ -246,6 +246,19 @@ def test_a_decoder_classifies_by_its_last_token(reviews, tmp_path):
     torch.testing.assert_close(together[0], tool.probabilities("it is good"))
 
 
+def test_a_pickled_model_is_trained_from_a_converted_copy(tmp_path):
+    model = save_decoder(tmp_path / "hf")
+    (tmp_path / "hf" / "model.safetensors").unlink()
+    torch.save(model.state_dict(), tmp_path / "hf" / "pytorch_model.bin", _use_new_zipfile_serialization=False)
+    (tmp_path / "a.txt").write_text("one two three\n" * 60, encoding="utf-8")
+    options = {"data": tmp_path / "a.txt", "updates": 1, "context": 16, "device": "cpu"}
+    with pytest.raises(ValueError, match=r"is a pickle.* convert --to hf --allow-pickle writes a copy"):
+        glassformer.train("language", start_from=tmp_path / "hf", out=tmp_path / "no", **options)
+    glassformer.convert(tmp_path / "hf", to="hf", out=tmp_path / "copy", allow_pickle=True)
+    glassformer.train("language", start_from=tmp_path / "copy", out=tmp_path / "m", **options)
+    assert load(tmp_path / "m").model.kind == "decoder"
+
+
 @pytest.mark.parametrize("kind", ["T5", "Bart", "Marian"])
 def test_an_encoder_decoder_goes_to_another_library_and_back(kind, tmp_path):
     """Fine-tune here, export, fine-tune there, load back: the same logits after each step."""
@@ -333,3 +346,28 @@ def test_languages_of_a_multilingual_translator_have_their_codes(kind, tmp_path)
         **{**options, "source_language": "", "target_language": ""},
     )
     assert glassformer.load(tmp_path / "more").generation.prefix == tool.generation.prefix
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("task", ["summarization", "answering"])
+def test_a_multilingual_model_summarizes_and_answers_in_one_language(task, kind, tmp_path):
+    _, words, _, target = save_language_model(tmp_path / "hf", kind)
+    cells = {"summarization": "source\ttarget", "answering": "question\tcontext\tanswer"}[task]
+    rows = [f"{'one ' * (n % 7 + 1)}\t" * (cells.count("\t")) + "zwei" for n in range(60)]
+    (tmp_path / "a.tsv").write_text("\n".join([cells, *rows]) + "\n", encoding="utf-8")
+    options = {"data": tmp_path / "a.tsv", "updates": 1, "device": "cpu"}
+    with pytest.raises(ValueError, match="--language '': the model has codes of languages"):
+        glassformer.train(task, start_from=tmp_path / "hf", out=tmp_path / "no", **options)
+    glassformer.train(task, start_from=tmp_path / "hf", out=tmp_path / "m", language=target, **options)
+    tool, code = load(tmp_path / "m"), words.convert_tokens_to_ids(target)
+    words.src_lang = target
+    assert tool.source_tokenizer.encode("one two") == words("one two")["input_ids"]
+    assert tool.target_tokenizer.encode("zwei") == words(text_target="zwei")["input_ids"]
+    assert (tool.begin, tool.generation.prefix) == ((code, ()) if kind == "mbart" else (2, (code,)))
+    glassformer.train(task, start_from=tmp_path / "m", out=tmp_path / "again", **options)
+    assert load(tmp_path / "again").source_tokenizer.encode("one two") == tool.source_tokenizer.encode("one two")
+    with pytest.raises(ValueError, match="--language de has no effect without --from"):
+        glassformer.train(task, out=tmp_path / "no", language="de", **options)
+    save_seq2seq(tmp_path / "t5", "T5")
+    with pytest.raises(ValueError, match="--language de: expected none"):
+        glassformer.train(task, start_from=tmp_path / "t5", out=tmp_path / "no", language="de", **options)

@@ -51,6 +51,9 @@ class QuestionData(FileData[Question]):
     """Number the sentences of a context from its end, so that their order is part of the text."""
     last_sentences: Whole = 0
     """Read only this many sentences at the end of a context; 0 reads all."""
+    language: str = ""
+    """Language of the texts, for a pretrained model that marks texts with codes of languages (mBART, NLLB, M2M100): a
+    code such as de_DE, or its first part if that is unique."""
     corpus: str = ""
     """Use a named corpus instead of files: made-stories, in which people move about and carry things."""
 

@@ -360,7 +360,7 @@ def _complete(folder: Path, plan: Mapping[str, Any], config: Any) -> None:
         "skipped": skipped,
         "has_documents": plan["has_documents"],
         "tokenizers": plan.get("tokenizers", {}),
-        "sha256": {VALID: sha256(folder / VALID)},
+        "sizes": {VALID: (folder / VALID).stat().st_size},
         "versions": versions,
     }
     write_text(folder / PREPARED, json.dumps(about))

@@ -61,6 +61,8 @@ class Seq2SeqTask(Task[Example, "PairBatch"]):
                 return Initialized(kind(model, base.source, base.target, **self.settings()).use_base(base))
             source, target = load_tokenizers(config.base_model)
             return Initialized(kind(grow_to(model, config), source, target, **self.settings()))
+        if language := getattr(config.data, "language", ""):
+            raise ValueError(f"--language {language} has no effect without --from: leave it out")
         source, target = self._train_tokenizers(train, run)
         source_size = None if config.model.source_vocab_size is None else source.vocab_size
         shape = replace(config.model, vocab_size=target.vocab_size, source_vocab_size=source_size)
@@ -68,8 +70,16 @@ class Seq2SeqTask(Task[Example, "PairBatch"]):
         return Initialized(kind(EncoderDecoderModel(shape), source, target, **self.settings()))
 
     def adapt_base(self, base: "PretrainedBase") -> "PretrainedBase":
-        """Return the tokenizers of a pretrained model as the task uses them. By default they stay as they are."""
-        return base
+        """Put the code of the `language` of the data beside all texts, for a model that has such codes (mBART)."""
+        from glassformer.text.language_codes import read_layout
+
+        language, layout = getattr(self.config.data, "language", ""), read_layout(base.source)
+        if layout is None and language:
+            raise ValueError(f"--language {language}: expected none, because the model has no codes of languages")
+        if layout is None or (base.source is not base.target and not language):
+            return base  # a model without codes, or one that was fine-tuned with a code before
+        code = layout.find(language, "--language")
+        return base.with_languages(layout, code, code)
 
     def _train_tokenizers(self, train: Iterable[Example], run: "RunFolder | None") -> tuple[Tokenizer, Tokenizer]:
         """Train, or read from the run, the source and the target tokenizer.

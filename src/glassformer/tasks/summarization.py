@@ -44,6 +44,9 @@ class SummaryData(FileData[Summary]):
     """Learn the sentence of the text that shares most with its summary instead of the summary, for small corpora."""
     copy_sentences: Whole = 0
     """Extra training pairs per text: the model is asked for a sentence by its first words and learns to copy it."""
+    language: str = ""
+    """Language of the texts, for a pretrained model that marks texts with codes of languages (mBART, NLLB, M2M100): a
+    code such as de_DE, or its first part if that is unique."""
     corpus: str = ""
     """Use a named corpus instead of files: docstrings, those of Python's standard library."""
 

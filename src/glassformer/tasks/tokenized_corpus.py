@@ -31,8 +31,8 @@ RESTORE = "restore it, or prepare the data in a new folder"
 class TokenizedCorpus:
     """A tokenized corpus in a folder: its shards, its tokenizer, its validation examples and some counts.
 
-    Opening it reads one file, verifies the tokenizer and the validation examples, and compares the sizes of the
-    shards, whatever the size of the corpus.
+    Opening it reads one file, verifies the tokenizer, and compares the sizes of the shards, whatever the size of the
+    corpus.
     """
 
     def __init__(self, folder: Path):
@@ -57,7 +57,7 @@ class TokenizedCorpus:
                 "data again"
             )
         check_digests(folder, self._about.get("tokenizers", {}))
-        check_digests(folder, self._about.get("sha256", {}), advice=REMAKE)
+        self._check({"folder": "", "sizes": self._about.get("sizes", {})})
         self.task: str = self._about["task"]
         self.options: dict[str, Any] = self._about["options"]
         """The options with which it was made, by dotted name."""
@@ -145,13 +145,13 @@ class TokenizedCorpus:
         return StreamShards([shard for shards in self.shards().values() for shard in shards])
 
 
-def check_digests(folder: Path, digests: Mapping[str, str], *, advice: str = RESTORE) -> None:
+def check_digests(folder: Path, digests: Mapping[str, str]) -> None:
     """Raise CorruptFolderError unless the files in `folder` have these SHA-256 sums, given by name."""
     for name, digest in digests.items():
         file = folder / name
         if not file.is_file() or sha256(file) != digest:
             had = "has changed since the data was tokenized" if file.is_file() else "is missing"
-            raise CorruptFolderError(f"{file} {had}: {advice}")
+            raise CorruptFolderError(f"{file} {had}: {RESTORE}")
 
 
 def read_valid_lines(folder: Path) -> list[str]:

@@ -60,6 +60,13 @@ def test_albert_shares_its_layers_and_projects_its_embeddings():
     assert read("electra", "ElectraModel", embedding_size=16).embedding_width is None
 
 
+@pytest.mark.parametrize("family", ["albert", "electra"])
+def test_an_absent_embedding_size_is_hfs_default(family):
+    config = {"albert": transformers.AlbertConfig, "electra": transformers.ElectraConfig}[family]
+    assert read(family).embedding_width == config().embedding_size == 128
+    assert read("bert").embedding_width is None
+
+
 @pytest.mark.parametrize("prefix", ["Roberta", "Electra"])
 def test_the_head_keeps_gelu_over_layers_with_another_activation(prefix, tmp_path):
     theirs = small_bert(prefix, "ForMaskedLM", hidden_act="relu")

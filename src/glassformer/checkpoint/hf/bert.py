@@ -24,6 +24,8 @@ from glassformer.checkpoint.hf.values import (
 from glassformer.models import ModelConfig, preset
 from glassformer.nn.activations import ActivationName
 
+EMBEDDING_SIZE = 128
+"""HF's default `embedding_size` of ALBERT and ELECTRA."""
 BERT_LAYER = {
     "self_attn.q_proj": "attention.self.query",
     "self_attn.k_proj": "attention.self.key",
@@ -212,7 +214,7 @@ def read_config(variant: BertVariant, values: Mapping[str, Any], names: frozense
     width = read_int(values, "hidden_size", "dim")
     # RoBERTa's position ids start after `pad_token_id`.
     offset = read_int(values, "pad_token_id", default=1) + 1 if variant.prefix == "roberta" else 0
-    narrow = read_int(values, "embedding_size", default=width) if variant.projection != "none" else width
+    narrow = read_int(values, "embedding_size", default=EMBEDDING_SIZE) if variant.projection != "none" else width
     body = replace(
         preset("bert-base").with_head("none"),
         vocab_size=read_int(values, "vocab_size"),

@@ -220,7 +220,8 @@ def _open_pickles(folder: Path, pickles: list[Path], expected: str, allow_pickle
     if not allow_pickle:
         raise CorruptFolderError(
             f"{pickles[0]} is a pickle, which can run code when it is opened: expected {expected}; "
-            "allow_pickle (--allow-pickle) opens it with torch's tensors-only reader"
+            "allow_pickle (--allow-pickle of run, eval, info and convert) opens it with torch's tensors-only reader, "
+            "and convert --to hf --allow-pickle writes a copy that every command reads"
         )
     return PickledTensors([confined_path(folder, path.name) for path in pickles])
 
