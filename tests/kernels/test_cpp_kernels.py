@@ -111,12 +111,13 @@ def test_best_token_equals_torchs_max(rows, width, broken, seed):
     share=st.floats(0, 1),
     forbidden=st.sampled_from([0.0, 0.2, 1.0]),
     broken=st.booleans(),
+    offset=st.sampled_from([0.0, 3000.0]),  # a log-probability must not lose digits to large logits
     seed=st.integers(0, 2**32),
 )
-def test_best_tokens_equal_torchs_topk(rows, width, share, forbidden, broken, seed):
+def test_best_tokens_equal_torchs_topk(rows, width, share, forbidden, broken, offset, seed):
     torch.manual_seed(seed)
     count = 1 + int(share * (min(width, 64) - 1))
-    scores, bias = torch.randint(-9, 9, (rows, width)).float(), torch.randn(width)
+    scores, bias = torch.randint(-9, 9, (rows, width)).float() + offset, torch.randn(width)
     bias[torch.rand(width) < forbidden] = -torch.inf
     if broken:
         scores[0, -1] = torch.nan

@@ -37,3 +37,13 @@ def test_a_small_cache_or_a_cpu_is_no_problem():
     assert len(said) == 2
     warm_up(Engine(MODEL, end=0), said.append)
     assert len(said) == 2
+
+
+def test_prompts_of_every_recorded_size_are_read(monkeypatch):
+    monkeypatch.setattr(Engine, "reading_sizes", [(1, 8), (4, 8), (4, 16), (16, 8)])
+    engine, said, seen = Engine(MODEL, end=0, max_rows=8, max_tokens=160, min_reuse=0), [], []
+    enqueue = engine.enqueue
+    monkeypatch.setattr(engine, "enqueue", lambda some: (seen.append([len(one.tokens) for one in some]), enqueue(some)))
+    warm_up(engine, said.append, is_forced=True)
+    assert said[-1].startswith("warming up: prompts of 3 sizes")  # 16 rows are more than the engine has
+    assert [sizes for sizes in seen if {*sizes} <= {4, 12}] == [[4], [4] * 4, [12] * 4]

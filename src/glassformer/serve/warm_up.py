@@ -39,10 +39,10 @@ def warm_up(engine: Engine, say: Callable[[str], None], *, is_forced: bool = Fal
         for config in CONFIGS:
             _generate(engine, config, [lengths[row % len(lengths)] for row in range(n_rows)])
         say(f"warming up: batch size {n_rows} ({number + 1} of {len(sizes)}), {time.monotonic() - begin:.1f} s")
-    for n_rows, n_tokens in engine.reading_sizes:
-        if n_rows <= engine.max_rows:
-            _generate(engine, CONFIGS[0], [min(n_tokens, longest) - NEW_TOKENS] * n_rows)
-    say(f"warming up: prompts of all sizes, {time.monotonic() - begin:.1f} s")
+    if reading := [(rows, tokens) for rows, tokens in engine.reading_sizes if rows <= engine.max_rows]:
+        for n_rows, n_tokens in reading:
+            _generate(engine, CONFIGS[0], [max(1, min(n_tokens, longest) - NEW_TOKENS)] * n_rows)
+        say(f"warming up: prompts of {len(reading)} sizes, {time.monotonic() - begin:.1f} s")
     for length in (LONG_PROMPT, LONG_PROMPT + 7):  # the second continues the text of the first
         if length <= longest:
             _generate(engine, CONFIGS[0], [length])

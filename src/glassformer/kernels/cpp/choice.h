@@ -81,13 +81,13 @@ inline void best_few_of(const float* x, const float* added, bool is_zero, int64_
   const float best = highest_of(tops);
   Numbers totals = exp_below(load_some(x + whole, n - whole) - best);
   for (int64_t i = 0; i < whole; i += kTogether) totals += exp_below(load(x + i) - best);
-  const float taken = best + std::log(sum_of(totals));
-  if (taken != taken) {  // a NaN in the row makes every log-probability NaN
+  const float log_total = std::log(sum_of(totals));  // not added to `best`: a large sum would lose its last digits
+  if (log_total != log_total) {  // a NaN in the row makes every log-probability NaN
     for (int64_t i = 0; i < few.room; ++i) few.values[i] = NAN, few.places[i] = i;
     return;
   }
   auto offer = [&](int64_t first, int64_t last) {
-    for (int64_t i = first; i < last; ++i) few.offer((x[i] - taken) + added[i], i);
+    for (int64_t i = first; i < last; ++i) few.offer(((x[i] - best) - log_total) + added[i], i);
   };
   int64_t i = std::min(n, (few.room + kTops - 1) / kTops * kTops);
   offer(0, i);
@@ -104,7 +104,7 @@ inline void best_few_of(const float* x, const float* added, bool is_zero, int64_
     const float reached = reached_by(tops, few.room), low = reached - 1e-6f * (1 + std::abs(reached));
     offer_above([&](int64_t at) { return load(x + at); }, [&] { return low; });
   } else {
-    offer_above([&](int64_t at) { return (load(x + at) - taken) + load(added + at); },
+    offer_above([&](int64_t at) { return ((load(x + at) - best) - log_total) + load(added + at); },
                 [&] { return few.values[few.room - 1]; });
   }
   offer(i, n);
