@@ -53,7 +53,8 @@ def test_huge_sizes_are_refused_before_memory_is_allocated(kind, key, value, mes
     for file in paths[kind].rglob("*"):
         if file.is_file():
             (folder / file.name).write_bytes(file.read_bytes())
-    (folder / "generation_config.json").write_text("{}", encoding="utf-8")
+    search = {key: value} if key == "num_beams" else {}  # where the file exists, it replaces the search of config.json
+    (folder / "generation_config.json").write_text(json.dumps(search), encoding="utf-8")
     values = json.loads((paths[kind] / "config.json").read_text(encoding="utf-8"))
     (folder / "config.json").write_text(json.dumps(values | {key: value}), encoding="utf-8")
     if kind == "own":
