@@ -31,6 +31,15 @@ HALF, WHOLE = 4, 8
 """Updates before and after an interruption. The full table has 50 updates."""
 DROPOUT = {"dropout": 0.2}
 NORMALIZED = {"qk_norm": True}
+LEARNED = {
+    "data": "translation",
+    "shard": "language",
+    "tensor": "classification",
+    "tensor with cross-attention": "translation",
+    "read in parts": "language",
+    "read in columns": "translation",
+}
+"""The task of each case of `together` that is compared with one process."""
 
 
 def case(folder, task, layout="", updates=WHOLE, **more):
@@ -75,25 +84,14 @@ def together(tmp_path_factory):
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "task"),
-    [
-        ("data", "translation"),
-        ("shard", "language"),
-        ("tensor", "classification"),
-        ("tensor with cross-attention", "translation"),
-        ("read in parts", "language"),
-        ("read in columns", "translation"),
-    ],
-)
-def test_two_processes_learn_what_one_learns(alone, together, name, task):
-    assert difference(alone[task], together.results[name]) < 1e-12
+def check_two_processes_learn_what_one_learns(alone, together, name, task):
+    assert difference(alone[task], together.results[name]) < 1e-12, name
     one, other = (logits_of(task, run["parameters"]) for run in (alone[task], together.results[name]))
-    assert (one - other).abs().max() < 1e-12
+    assert (one - other).abs().max() < 1e-12, name
     assert one.std() > 0.1, "the logits say something"
 
 
-def test_heads_with_a_common_norm_are_divided(tmp_path, together):
+def check_heads_with_a_common_norm_are_divided(tmp_path, together):
     """As in Qwen 3 and in the default language model: the gradient of its weight is a sum over all heads."""
     losses, scores, parameters = train(case(tmp_path, "language", model=NORMALIZED), Processes())
     found = {"losses": losses, "scores": scores, "parameters": parameters}
@@ -114,14 +112,14 @@ def test_every_kind_of_norm_is_divided(tmp_path, norm):
         assert difference(alone, found) < 1e-12, layout
 
 
-def test_two_processes_resume_a_run_of_one(alone, together):
+def check_two_processes_resume_a_run_of_one(alone, together):
     resumed = together.results["resumed"]
     assert len(resumed["losses"]) == WHOLE - HALF
     whole = {**alone["translation"], "losses": alone["translation"]["losses"][HALF:]}
     assert difference(whole, resumed) < 1e-12
 
 
-def test_one_process_resumes_a_run_of_two(alone, together):
+def check_one_process_resumes_a_run_of_two(alone, together):
     losses, scores, parameters = train(case(together.folder / "e", "language"), Processes())
     whole = {**alone["language"], "losses": alone["language"]["losses"][HALF:]}
     assert difference(whole, {"losses": losses, "scores": scores, "parameters": parameters}) < 1e-12
@@ -136,7 +134,7 @@ def test_one_process_with_shards_may_read_its_numbers_late(alone, tmp_path):
     assert difference(alone["translation"], found) < 1e-5, "the factor of clipping is a float32"
 
 
-def test_no_file_of_a_checkpoint_is_a_pickle(together):
+def check_no_file_of_a_checkpoint_is_a_pickle(together):
     files = [path for path in (together.folder / "b").rglob("*") if path.is_file()]
     assert {path.suffix for path in files} == {".json", ".safetensors"}
 
@@ -197,10 +195,21 @@ def test_any_layout_reads_its_parts_of_a_stored_model(tmp_path):
         assert difference(alone[number % len(TASKS)], result) < 1e-9, (layouts[number // len(TASKS)], TASKS)
 
 
-def test_dropout_is_reproducible(together):
+def check_dropout_is_reproducible(together):
     one, other = together.results["dropout"], together.results["dropout again"]
     assert difference(one, other) == 0
     assert one["losses"][0] != together.results["data"]["losses"][0], "nothing is dropped"
+
+
+def test_two_processes_compute_what_one_computes(alone, together, tmp_path):
+    """One test, because each worker of a parallel test run would start the processes of `together` again."""
+    for name, task in LEARNED.items():
+        check_two_processes_learn_what_one_learns(alone, together, name, task)
+    check_heads_with_a_common_norm_are_divided(tmp_path, together)
+    check_two_processes_resume_a_run_of_one(alone, together)
+    check_one_process_resumes_a_run_of_two(alone, together)
+    check_no_file_of_a_checkpoint_is_a_pickle(together)
+    check_dropout_is_reproducible(together)
 
 
 @pytest.mark.full
