@@ -29,7 +29,7 @@ COLUMNS = ("`model_type`", "outputs equal", "refused by name", "gradients equal"
 
 
 class Parity(NamedTuple):
-    """What the tests of one family found."""
+    """Counts of the models of one family that the tests compared or refused, and of the tests that failed."""
 
     loaded: int
     refused: int

@@ -1,5 +1,7 @@
 """Recorded reading of prompts: the same logits and the same cache as a plain pass. Graphs themselves need a GPU."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -69,6 +71,16 @@ def test_only_prompts_that_begin_a_row_and_are_small_enough_are_recorded(monkeyp
 
 
 @pytest.mark.usefixtures("small_sizes")
+def test_padding_stays_within_the_positions_of_the_model():
+    torch.manual_seed(0)
+    model = make(replace(DECODERS["learned positions"], max_len=6))
+    runner = PoolRunner(model, CachePool(model, max_rows=5, max_tokens=80))
+    (row,) = runner.pool.take(1)
+    assert runner._reading.all_sizes() == [(1, 4), (4, 4)]
+    assert runner._reading.read([row], [[5] * 5]) is None  # eight positions would be padded, and there are six
+
+
+@pytest.mark.usefixtures("small_sizes")
 def test_a_model_that_cannot_be_captured_is_read_as_usual():
     runner = runner_for("learned positions", reads_recorded=True)
     calls = []
@@ -87,6 +99,7 @@ def test_a_model_that_cannot_be_captured_is_read_as_usual():
     assert len(calls) == 2
 
 
+@pytest.mark.usefixtures("small_sizes")
 def test_padding_rows_repeat_the_first_prompt():
     runner = runner_for("learned positions", reads_recorded=True)
     seen = []
@@ -96,10 +109,8 @@ def test_padding_rows_repeat_the_first_prompt():
         return torch.zeros(len(tokens), 7)
 
     rows = runner.pool.take(2)
-    found = RecordedReading(runner.pool, note, 1.0)
-    object.__setattr__(found, "_is_small", lambda n_rows, n_tokens: True)
-    scores = found.read(rows, [[5, 6], [7]])
-    (tokens, places, last) = seen[0]
+    scores = RecordedReading(runner.pool, note, 1.0).read(rows, [[5, 6], [7]])
+    tokens, places, last = seen[0]
     assert scores is not None
     assert scores.shape == (2, 7)
     assert [row[:3] for row in tokens] == [[5, 6, 0], [7, 0, 0], [5, 6, 0], [5, 6, 0]]

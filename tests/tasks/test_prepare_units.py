@@ -65,7 +65,7 @@ def test_a_unit_with_a_truncated_shard_is_not_complete(tmp_path):
 
 
 def test_a_unit_that_another_process_writes_is_refused(tmp_path):
-    """As if `--part 1/2` and `--part 1/3` ran at the same time: both begin with unit 0."""
+    """As if `--part 1/2` and `--part 1/3` ran at the same time: unit 0 belongs to both."""
     with lock_folder(tmp_path, "unit-00000.lock"), pytest.raises(FolderInUseError, match="is in use by process"):
         write_unit(tmp_path, 0)
     with pytest.raises(CorruptFolderError, match=r"plan.json is missing"):

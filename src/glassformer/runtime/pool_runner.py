@@ -52,7 +52,7 @@ class PoolRunner:
         self.graph_pool = torch.cuda.graph_pool_handle() if pool.device.type == "cuda" else None
         self._recorded: OrderedDict[tuple[int, ...], _RecordedStep] = OrderedDict()
         self._addresses: tuple[int, ...] = ()
-        self._reading = RecordedReading(pool, self._first_scores, flops_per_token(model))
+        self._reading = RecordedReading(pool, self._first_scores, flops_per_token(model), model.config.max_len)
 
     @property
     def model(self) -> TextModel:

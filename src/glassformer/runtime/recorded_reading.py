@@ -42,10 +42,11 @@ class RecordedReading:
     Args:
         compute: The pass to record.
         token_flops: The arithmetic for one token.
+        max_len: The most tokens that the model can read, padding included; None is no limit.
     """
 
-    def __init__(self, pool: CachePool, compute: Compute, token_flops: float):
-        self._pool, self._compute, self._token_flops = pool, compute, token_flops
+    def __init__(self, pool: CachePool, compute: Compute, token_flops: float, max_len: int | None = None):
+        self._pool, self._compute, self._token_flops, self._max_len = pool, compute, token_flops, max_len
         # Not the memory pool of the steps: the logits of a step may still be needed while prompts are read.
         self._graph_pool = torch.cuda.graph_pool_handle() if pool.device.type == "cuda" else None
         self._recorded: OrderedDict[tuple[int, int, int], _RecordedPass] = OrderedDict()
@@ -89,7 +90,9 @@ class RecordedReading:
 
     def _is_small(self, n_rows: int, n_tokens: int) -> bool:
         total = n_rows * n_tokens
-        return total <= MAX_TOKENS and total * self._token_flops <= MAX_FLOPS and n_tokens <= self._pool.capacity
+        if n_tokens > self._pool.capacity or (self._max_len is not None and n_tokens > self._max_len):
+            return False
+        return total <= MAX_TOKENS and total * self._token_flops <= MAX_FLOPS
 
     def clear(self) -> None:
         """Drop all recorded passes, because the model or its parameters were replaced."""
