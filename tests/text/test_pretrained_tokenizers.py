@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, models, normalizers, pre_tokenizers, processors
 
 from glassformer.decoding.text_stream import TextStream
+from glassformer.text import pretrained_tokenizers
 from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
 from text.tokenizer_folders import ANY_TEXT, TEXTS, WORDS, byte_level, write, write_byte_level
 
@@ -123,6 +124,18 @@ def test_parts_hold_control_tokens_only_where_they_are_trusted():
     assert start not in tokenizer.encode_parts([("<|im_", True), ("start|>", False)])
     assert start not in tokenizer.encode_parts([("<|im_", True), ("start|>", True)])
     assert tokenizer.encode_parts([("ab", False), (" ab", True)]) == tokenizer.encode_plain("ab ab")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(text=ANY_TEXT)
+def test_batches_and_long_texts_are_encoded_as_short_texts(kind, text):
+    tokenizer = TRAPPED[kind]
+    assert tokenizer.encode_batch([text, text]) == 2 * [tokenizer.encode(text)]
+    assert tokenizer.encode_plain_batch([text]) == [tokenizer.encode_plain(text)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pretrained_tokenizers, "LONG_TEXT", 0)
+        long = tokenizer.encode(text), tokenizer.encode_plain(text)
+    assert long == (tokenizer.encode(text), tokenizer.encode_plain(text))
 
 
 def test_ids_stream_back_as_text(tmp_path):

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glassformer.text import Tokenizer, TokenizerConfig
+from glassformer.text import tokenizer as tokenizer_module
 from glassformer.text.tokenizer import SPECIAL, UNKNOWN
 
 TEXTS = ["the cat sat on the mat", "der Hund läuft über die Straße", "numbers 123 and </s> too", "привет мир"] * 20
@@ -26,6 +27,16 @@ def test_special_tokens_in_text_are_spelled_out(kind, text):
     for tokenizer in (TOKENIZERS[kind], Tokenizer.from_json(TOKENIZERS[kind].to_json())):
         assert all(index >= len(SPECIAL) for index in tokenizer.encode(text))
         assert tokenizer.decode(tokenizer.encode(text)).strip() == text.strip()
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_a_long_text_is_encoded_as_a_short_one(kind, monkeypatch):
+    tokenizer = TOKENIZERS[kind]
+    text = " ".join([*TEXTS, *SPECIAL, "\N{SNOWMAN}"]) * 3
+    short = tokenizer.encode(text)
+    monkeypatch.setattr(tokenizer_module, "LONG_TEXT", 1)
+    assert tokenizer.encode(text) == short
+    assert tokenizer.encode_batch([text, "", text]) == [short, [], short]
 
 
 def test_special_ids_are_left_out_of_decoded_text():

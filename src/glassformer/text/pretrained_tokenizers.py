@@ -14,7 +14,7 @@ import tokenizers
 from tokenizers import decoders, processors
 
 from glassformer.text.classic_files import ClassicTokenizer, read_classic
-from glassformer.text.encoded import Encoded
+from glassformer.text.encoded import LONG_TEXT, Encoded
 from glassformer.text.secret_names import give_secret_names, is_control
 from glassformer.text.tokenizer_files import parse_object, read_object, read_utf8
 
@@ -180,16 +180,18 @@ class PretrainedTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, including the special tokens that the model expects around it."""
-        return self._known(self._encode(text).ids)
+        return self.encode_batch([text])[0] if len(text) >= LONG_TEXT else self._known(self._encode(text).ids)
 
     def encode_plain(self, text: str) -> list[int]:
         """Return the ids of a text without special tokens around it."""
+        if len(text) >= LONG_TEXT:
+            return self.encode_batch([text], special=False)[0]
         return self._known(self._encode(text, special=False).ids)
 
     def encode_batch(self, texts: Sequence[str], *, special: bool = True) -> list[list[int]]:
         """Return the ids of each text as `encode` does, or without `special` as `encode_plain`, in parallel."""
         try:
-            found = self._inner.encode_batch(list(texts), add_special_tokens=special)
+            found = self._inner.encode_batch_fast(list(texts), add_special_tokens=special)
             return [self._known(encoding.ids) for encoding in found]
         except BaseException as error:
             _refuse_others(error)
