@@ -35,6 +35,7 @@ LADDER = (
     (4096, 32),
     (4096, 36),
     (4096, 40),
+    (4352, 38),
     (4608, 36),
     (4608, 40),
     (5120, 36),
@@ -133,6 +134,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--precision", default="auto")
     parser.add_argument("--largest", action="store_true")
+    parser.add_argument("--least-width", type=int, default=0, help="skip narrower GPTs of the ladder")
     parser.add_argument("--rows", type=int, default=1)
     parser.add_argument("--length", type=int, default=1024)
     parser.add_argument("--job", help=argparse.SUPPRESS)
@@ -141,7 +143,7 @@ def main() -> None:
         print(json.dumps(measure(*json.loads(options.job))))
         return
     if options.largest:
-        for width, depth in LADDER:
+        for width, depth in (one for one in LADDER if one[0] >= options.least_width):
             shape = {"n_layers": depth, "d_model": width, "vocab_size": 50304, "rows": options.rows}
             shape["length"] = options.length
             found = in_own_process(shape, options, checkpointing=True)

@@ -49,7 +49,7 @@ def test_a_plan_is_json(capsys):
 def test_predictions_are_compared_with_measured_runs(capsys):
     plan(check=MEASURED)
     text = capsys.readouterr().out
-    assert text.count("measured (") == 7
+    assert text.count("measured (") == 9
     assert "predicted, not measured" in text
     assert "GPT-2 124M" in text
 

@@ -5,6 +5,7 @@ import mmap
 import platform
 import subprocess
 import sys
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -148,6 +149,43 @@ def test_the_update_is_timed_on_copies(tmp_path):
     assert 0 < moments <= 2 * 4 * trainer.model.n_parameters()
     assert all(torch.equal(old, new) for old, new in zip(before, trainer.model.parameters(), strict=True))
     assert not trainer.optimizer.state
+
+
+def test_of_a_large_model_a_part_is_updated(tmp_path, monkeypatch):
+    trainer = pair_trainer(tmp_path)
+    _, moments = module._measure_update(trainer)
+    updated = []
+    make = module.make_optimizer
+
+    def make_and_count(model, config):
+        updated.append(sum(parameter.numel() for parameter in model.parameters()))
+        return make(model, config)
+
+    monkeypatch.setattr(module, "make_optimizer", make_and_count)
+    learned = [parameter.numel() for parameter in trainer.model.parameters()]
+    for limit in (sum(learned) // 2, 1):  # at least one parameter is updated
+        monkeypatch.setattr(module, "MEASURED_PARAMETERS", limit)
+        assert module._measure_update(trainer)[1] == pytest.approx(moments)
+    assert updated[0] <= sum(learned) // 2
+    assert updated[1] == learned[0]
+
+
+def test_the_pilot_differentiates_with_the_attention_of_training(tmp_path):
+    trainer = pair_trainer(tmp_path)
+    inside, seen = [], []
+
+    @contextmanager
+    def attention():
+        inside.append(True)
+        yield
+        inside.pop()
+
+    trainer.setup.attention = trainer.gradients.attention = attention
+    for parameter in trainer.model.parameters():
+        parameter.register_hook(lambda gradient: seen.append(bool(inside)))
+    estimate_run(trainer, pair_flops(trainer))
+    assert seen
+    assert all(seen)
 
 
 def test_a_failing_pilot_restores_the_trainer(tmp_path):

@@ -201,7 +201,7 @@ def check_runs(path: Path) -> str:
         for run in read_json_object(path)["runs"]:
             config, machine = ModelConfig(**run["model"]), MACHINES[run["machine"]]
             shape = StepShape(run["rows"], run["source_length"], run["target_length"])
-            predicted = predict_update(config, machine, shape)
+            predicted = predict_update(config, machine, shape, checkpointing=run.get("checkpointing", False))
             memory, seconds = predicted.memory.total / 2**30, predicted.seconds
             peak, speed = run.get("peak_gib"), run.get("tokens_per_second")
             tokens = run["rows"] * (run["target_length"] or run["source_length"])

@@ -178,7 +178,13 @@ def predict_update(
     `shape` is the shape of one step on one device; an update has `accumulate` steps.
     """
     memory = step_memory(
-        config, shape, shard=shard, tensor=tensor, checkpointing=checkpointing, keeps_gradients=accumulate > 1
+        config,
+        shape,
+        shard=shard,
+        tensor=tensor,
+        checkpointing=checkpointing,
+        keeps_gradients=accumulate > 1,
+        is_alone=data * shard * tensor == 1,
     )
     compute = accumulate * step_seconds(
         config,

@@ -7,7 +7,8 @@ The copy holds the same values in the dtype of the training step, laid out for f
 - a vocabulary padded to a multiple of 64, because the fast product kernels of GPUs need one.
 
 `ComputeCopy.pull` copies parameters from the model, `push` moves gradients to it. So autocast need not convert every
-weight in every step, and gradients are summed over batches in float32.
+weight in every step, and gradients are summed over batches in float32. If an update has one batch only, Adam can read
+the gradients of the copy itself (`copy_update.py`).
 """
 
 import copy
@@ -44,6 +45,7 @@ class ComputeCopy:
     """
 
     def __init__(self, model: Model, dtype: torch.dtype):
+        self.dtype = dtype
         self.module: Model = copy.deepcopy(model).to(dtype)
         places = {id(new): (new, 0) for new in self.module.parameters()}
         own = list(model.parameters())
@@ -63,6 +65,16 @@ class ComputeCopy:
     def learned(self) -> list[nn.Parameter]:
         """The parameters of the copy that have gradients, each once."""
         return list({id(place.parameter): place.parameter for place in self._learned}.values())
+
+    def learned_pairs(self) -> list[tuple[nn.Parameter, Tensor]]:
+        """Return the model's parameters that have gradients, each with its values in the copy."""
+        return [(place.own, place.rows_of(place.parameter.detach())) for place in self._learned]
+
+    def split(self, gradients: "Sequence[Tensor | None]") -> "list[Tensor | None]":
+        """Return the gradients of `learned` as those of the parameters of `learned_pairs`, without copying them."""
+        found = dict(zip(map(id, self.learned), gradients, strict=True))
+        whole = [(place, found[id(place.parameter)]) for place in self._learned]
+        return [None if gradient is None else place.rows_of(gradient) for place, gradient in whole]
 
     @torch.no_grad()
     def pull(self) -> None:

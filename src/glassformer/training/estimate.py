@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +28,8 @@ LOOKED_AT = 64
 TIMED = 2
 """Number of batches that are timed, after one batch that warms up allocator and kernels."""
 
+MEASURED_PARAMETERS = 5 * 10**8
+"""Of models with more parameters, about as many as this are updated for the measurement."""
 KEPT_BYTES = 20 * 10**6
 """Bytes that are added on a CPU for validations: the whole validation data has larger batches than the measured sample,
 and the allocator fragments."""
@@ -107,7 +110,8 @@ def estimate_run(
     pace = min(took / flops[step] for step, took in zip(typical, seconds, strict=True))
     parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
     learned = sum(parameter.numel() for parameter in trainer.model.parameters() if parameter.requires_grad)
-    gradients = round(state_bytes(0, learned, moments=0))
+    in_copy = trainer.gradients.stays_in_copy  # then there are no gradients in float32
+    gradients = 0 if in_copy else round(state_bytes(0, learned, moments=0))
     # Gradients replace activations, and those of a copy exist beside those of the model, unless they are accumulated
     # over passes or preallocated for CUDA graphs. Graphs that contain a copy allocate them after the backward pass.
     is_copied = trainer.gradients.copy is not None
@@ -309,13 +313,18 @@ def _measure_update(trainer: Trainer[Batch]) -> tuple[float, int]:
     """Return the seconds of one optimizer step with its gradient norm, and the bytes of the optimizer's moments.
 
     Both are measured on a copy of the model, so that the parameters do not change. A process that holds parts of the
-    parameters steps those alone.
+    parameters steps those alone. Of a large model some parameters are copied: its whole copy might not fit into memory.
     """
-    frozen = [parameter for parameter in trainer.model.parameters() if not parameter.requires_grad]
-    if trainer.parallel.layout.is_sharded:
-        own = [parameter.data for parameter in trainer.model.parameters() if parameter.requires_grad]
-        copied: nn.Module = nn.ParameterList([part.clone() for part in local_tensors(own)])
+    own = [parameter for parameter in trainer.model.parameters() if parameter.requires_grad]
+    sizes = list(accumulate(parameter.numel() for parameter in own))
+    is_large = sizes[-1] > MEASURED_PARAMETERS
+    if trainer.parallel.layout.is_sharded or is_large:
+        some = [one for one, size in zip(own, sizes, strict=True) if not is_large or size <= MEASURED_PARAMETERS]
+        copied: nn.Module = nn.ParameterList(
+            [part.clone() for part in local_tensors([p.data for p in some or own[:1]])]
+        )
     else:
+        frozen = [parameter for parameter in trainer.model.parameters() if not parameter.requires_grad]
         copied = copy.deepcopy(trainer.model, {id(parameter): parameter for parameter in frozen})
     learned = [parameter for parameter in copied.parameters() if parameter.requires_grad]
     gradients = [torch.zeros_like(parameter) for parameter in learned]
@@ -330,7 +339,8 @@ def _measure_update(trainer: Trainer[Batch]) -> tuple[float, int]:
         _wait_for(trainer.device)
         took.append(time.perf_counter() - began)
     kept = (value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor))
-    return min(took), sum(value.nbytes for value in kept if value.dim())
+    whole = sum(part.numel() for part in local_tensors([p.data for p in own])) / sum(p.numel() for p in learned)
+    return min(took) * whole, round(sum(value.nbytes for value in kept if value.dim()) * whole)
 
 
 def _measure_peak(device: torch.device, action: Callable[[], object]) -> int:
@@ -351,11 +361,10 @@ def _measure_memory(trainer: Trainer[Batch], step: int) -> int:
 
     On CUDA they are measured. On other devices they are estimated from the tensors that autograd saves.
     """
-    learned = trainer.gradients.learned
     if trainer.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(trainer.device)
         before = torch.cuda.memory_allocated(trainer.device)
-        torch.autograd.grad(_loss(trainer, step), learned, allow_unused=True)
+        _differentiate(trainer, _loss(trainer, step))
         return torch.cuda.max_memory_allocated(trainer.device) - before
     # On other devices torch has no memory statistics. Sum the tensors that autograd saves for the backward pass.
     sizes: dict[int, int] = {}
@@ -367,11 +376,16 @@ def _measure_memory(trainer: Trainer[Batch], step: int) -> int:
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda saved: saved):
         loss = _loss(trainer, step)
-    torch.autograd.grad(loss, learned, allow_unused=True)
+    _differentiate(trainer, loss)
     for parameter in trainer.model.parameters():
         sizes.pop(parameter.untyped_storage().data_ptr(), None)
     # The backward pass starts at the largest tensor, usually the logits, with two gradients of its size.
     return sum(sizes.values()) + 2 * max(sizes.values(), default=0)
+
+
+def _differentiate(trainer: Trainer[Batch], loss: Tensor) -> None:
+    with trainer.gradients.attention():  # gradient checkpointing has to choose the same kernels as in the forward pass
+        torch.autograd.grad(loss, trainer.gradients.learned, allow_unused=True)
 
 
 def _loss(trainer: Trainer[Batch], step: int) -> Tensor:

@@ -19,6 +19,7 @@ from glassformer.nn.expert_feedforward import ExpertFeedForward
 from glassformer.runtime.cuda_graphs import CaptureError, capture_graph
 from glassformer.training.compute_copy import ComputeCopy
 from glassformer.training.cpu_linear import fast_linears, is_worthwhile
+from glassformer.training.sharded_tensors import local_tensors, whole_tensor
 
 MAX_GRAPHS = 512
 """Number of batch shapes that are recorded. Batches of further shapes are computed eagerly."""
@@ -47,6 +48,8 @@ class Gradients(Generic[Batch]):
     `loss` returns the *sum* of a batch's token losses. `autocast` returns the context manager, for the precision
     of training, in which `loss` is computed. `copy` is the copy of the model that `loss` belongs to, if it is one.
     `attention` returns the context manager that chooses the attention kernels, for the backward pass.
+
+    With `stays_in_copy`, the gradient of one batch stays in the copy, in its dtype, and is `in_copy`.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class Gradients(Generic[Batch]):
         autocast: Callable[[], AbstractContextManager[object]],
         copy: ComputeCopy | None = None,
         attention: Callable[[], AbstractContextManager[object]] = nullcontext,
+        stays_in_copy: bool = False,
     ):
         self.model = model
         self.parameters = list(model.parameters())
@@ -66,6 +70,9 @@ class Gradients(Generic[Batch]):
         self.autocast = autocast
         self.attention = attention
         self.copy = copy
+        self.stays_in_copy = stays_in_copy
+        self.in_copy: list[Tensor | None] = []
+        """With `stays_in_copy`: the gradients of `copy.learned`, valid until the next batch."""
         self._is_empty = True
         """Whether the gradients were cleared and none has been added since."""
 
@@ -74,10 +81,15 @@ class Gradients(Generic[Batch]):
         """The parameters that `loss` depends on and that are not frozen: those of the copy, if there is one."""
         return [p for p in self.parameters if p.requires_grad] if self.copy is None else self.copy.learned
 
+    def of_model(self) -> list[Tensor]:
+        """Return the gradients of the model's parameters that have one."""
+        return [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+
     def clear(self) -> None:
         """Remove the gradients of all parameters."""
         self._is_empty = True
-        for parameter in self.parameters:
+        self.in_copy = []
+        for parameter in (*self.parameters, *(self.learned if self.stays_in_copy else ())):
             parameter.grad = None
 
     def add(self, batch: Batch, *, divisor: float, scale: float) -> Tensor:
@@ -85,13 +97,17 @@ class Gradients(Generic[Batch]):
 
         `divisor` is the number of target tokens of the whole update, `scale` the loss scale of fp16.
         """
+        if self.stays_in_copy and not self._is_empty:
+            raise ValueError("the gradient of another batch is in the copy: expected one batch per update")
         loss = self._backward(batch.to(self.device), 1 / divisor, scale)  # type: ignore[arg-type]
         self._is_empty = False
+        if self.stays_in_copy:
+            self.in_copy = [parameter.grad for parameter in self.learned]
         return loss
 
     def _backward(self, batch: Batch, factor: "float | Tensor", scale: "float | Tensor") -> Tensor:
         """Compute the loss times `factor`, and add its gradient times `scale` to the parameters of the model."""
-        if self.copy is None:
+        if self.copy is None or self.stays_in_copy:
             return self._differentiate(batch, factor, scale)
         with self.copy.pushing(add=not self._is_empty):
             return self._differentiate(batch, factor, scale)
@@ -146,8 +162,7 @@ class GraphedGradients(Gradients[Batch]):
         self._is_empty = True
         if self.copy is not None:
             return
-        gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
-        if gradients:
+        if gradients := self.of_model():
             torch._foreach_zero_(gradients)
 
     @override
@@ -222,6 +237,18 @@ def can_graph(model: nn.Module, device: torch.device) -> bool:
         return False
     stacks = [module for module in model.modules() if isinstance(module, Stack)]
     return device.type == "cuda" and not any(stack.layer_drop or stack.gradient_checkpointing for stack in stacks)
+
+
+def total_norm(gradients: list[Tensor]) -> Tensor:
+    """Return the norm of all gradients together. Sharded ones are of all processes."""
+    by_mesh: dict[Any, list[Tensor]] = {}
+    for gradient in gradients:
+        mesh = getattr(gradient, "device_mesh", None)
+        if mesh is not None and mesh.size() == 1:  # each operation on a DTensor takes 50 us
+            mesh, (gradient,) = None, local_tensors([gradient])
+        by_mesh.setdefault(mesh, []).append(gradient)
+    whole = [whole_tensor(nn.utils.get_total_norm(some)) for some in by_mesh.values()]
+    return whole[0] if len(whole) == 1 else nn.utils.get_total_norm(whole)
 
 
 def mix_seed(*numbers: int) -> int:

@@ -35,7 +35,7 @@ from glassformer.nn import FeedForward, Layer, MultiHeadAttention, Stack
 from glassformer.nn.expert_feedforward import ExpertFeedForward
 from glassformer.runtime.shared_work import dividing
 from glassformer.training.processes import STEP_TIMEOUT, Processes, SharedError
-from glassformer.training.sharded_tensors import fill_parts, local_tensors, whole_tensor
+from glassformer.training.sharded_tensors import fill_parts, whole_tensor
 from glassformer.training.train_config import TrainConfig
 
 AnyBatch = TypeVar("AnyBatch", bound=Any)
@@ -310,18 +310,6 @@ def _count_rows(batch: Any) -> int:
     """
     said: int | None = getattr(batch, "n_examples", None)
     return min(len(tensor) for tensor in batch if len(tensor)) if said is None else said
-
-
-def total_norm(gradients: list[Tensor]) -> Tensor:
-    """Return the norm of all gradients together. Sharded ones are of all processes."""
-    by_mesh: dict[Any, list[Tensor]] = {}
-    for gradient in gradients:
-        mesh = getattr(gradient, "device_mesh", None)
-        if mesh is not None and mesh.size() == 1:  # each operation on a DTensor takes 50 us
-            mesh, (gradient,) = None, local_tensors([gradient])
-        by_mesh.setdefault(mesh, []).append(gradient)
-    whole = [whole_tensor(nn.utils.get_total_norm(some)) for some in by_mesh.values()]
-    return whole[0] if len(whole) == 1 else nn.utils.get_total_norm(whole)
 
 
 def split_layers(model: nn.Module, mesh: Any, *, source: int | None = 0) -> None:

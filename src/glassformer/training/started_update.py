@@ -1,5 +1,6 @@
 """One update: the work that was started on a device, and the numbers that are read when it is done."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -35,11 +36,13 @@ class StartedUpdate:
         self.losses, self.norm, self.tokens, self.lr, self.began = losses, norm, tokens, lr, began
         self._readback: AsyncReadback | None = None
 
-    def apply_on_device(self, optimizer: torch.optim.Optimizer, clip: float) -> None:
+    def apply_on_device(
+        self, optimizer: torch.optim.Optimizer, clip: float, step: Callable[[], object] | None = None
+    ) -> None:
         """Clip the gradient and step the optimizer, without waiting for the device; `read` will not wait for others.
 
         The fused kernels of Adam divide the gradient by `grad_scale`, and change nothing if `found_inf` is 1, as it
-        is here if the loss or the gradient is not finite.
+        is here if the loss or the gradient is not finite. `step` replaces the optimizer's step, and does the same.
         """
         numbers = torch.stack([*(torch.as_tensor(loss) for loss in self.losses), self.norm.float()])
         fused: Any = optimizer
@@ -47,7 +50,7 @@ class StartedUpdate:
         fused.grad_scale = (self.norm / clip).clamp_min(1.0).float() if clip else None
         for group in optimizer.param_groups:
             group["lr"] = self.lr
-        optimizer.step()
+        (step or optimizer.step)()
         self._readback = AsyncReadback(numbers)
 
     def read(self) -> tuple[float, float]:

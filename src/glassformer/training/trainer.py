@@ -24,7 +24,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
@@ -40,7 +40,7 @@ from glassformer.training.checkpoint_choice import best_evaluation, choose_param
 from glassformer.training.gradient_setup import GradientSetup
 from glassformer.training.gradients import Batch, TrainBatch, mix_seed
 from glassformer.training.optimizers import make_optimizer
-from glassformer.training.parallel import Parallel, total_norm
+from glassformer.training.parallel import Parallel
 from glassformer.training.precision import choose_precision
 from glassformer.training.prefetch import GetBatches, get_batches, prefetching
 from glassformer.training.schedules import Plan, simple_plan
@@ -138,9 +138,11 @@ class Trainer(Generic[Batch]):
         )
         # Sharding replaces the parameters, so that the optimizer comes after it.
         self.optimizer = make_optimizer(self.model, self.config)
-        self.gradients = self.setup.gradients()
         is_simple = self.precision != "fp16" and self.parallel.processes.size == 1 and not self.config.offload
         self.is_async = can_apply_on_device(self.optimizer, self.device) and is_simple
+        if self.is_async:
+            self.setup.use_copy_update(self.optimizer)
+        self.gradients = self.setup.gradients()
         self.state = TrainState()
         self._started: StartedUpdate | None = None
         self._finished_at = 0.0
@@ -269,8 +271,8 @@ class Trainer(Generic[Batch]):
         norm = self._gradient_norm()
         started, before = StartedUpdate(losses, norm, tokens, self._next_lr(), began), self._started
         if self.is_async:
-            started.apply_on_device(self.optimizer, config.clip)
-            self.setup.pull()
+            step = partial(self.setup.step, self.optimizer, self.gradients)
+            started.apply_on_device(self.optimizer, config.clip, step)
             self._started = started
             if before is not None:
                 self._finish(before)
@@ -331,16 +333,14 @@ class Trainer(Generic[Batch]):
 
     def _gradient_norm(self) -> Tensor:
         """Divide the gradients by the loss scale of fp16, in place, and return their total norm."""
-        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
         if self.state.loss_scale != 1.0:
-            torch._foreach_div_(local_tensors(gradients), self.state.loss_scale)
-        return total_norm(gradients)
+            torch._foreach_div_(local_tensors(self.gradients.of_model()), self.state.loss_scale)
+        return self.setup.norm(self.gradients)
 
     def _apply(self, lr: float, norm: float) -> None:
         """Clip the gradient, whose norm is `norm`, and step the optimizer with learning rate `lr`."""
         if self.config.clip and norm > self.config.clip:
-            gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-            torch._foreach_mul_(local_tensors(gradients), self.config.clip / norm)
+            torch._foreach_mul_(local_tensors(self.gradients.of_model()), self.config.clip / norm)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         self.optimizer.step()

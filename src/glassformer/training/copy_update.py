@@ -1,0 +1,65 @@
+"""Step Adam with the gradients of a `ComputeCopy`: the new parameters go to the model and to the copy at once.
+
+Without it, the copy's gradients are converted to float32, torch's optimizer reads them, and the copy reads the new
+parameters. The optimizer keeps its state, so checkpoints are the same with and without it.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from glassformer.kernels.adam_kernel import AdamKernel, AdamSettings, AdamTensors
+from glassformer.training.compute_copy import ComputeCopy
+
+
+class CopyUpdate:
+    """Makes the steps of `optimizer`, torch's Adam or AdamW for the parameters of a model that `copy` is a copy of."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, copy: ComputeCopy):
+        self.optimizer = optimizer
+        self.copy = copy
+        self._kernel: AdamKernel | None = None
+        self._steps: list[Tensor] = []
+        group = optimizer.param_groups[0]
+        device = group["params"][0].device
+        self._betas = torch.tensor(group["betas"], dtype=torch.float64, device=device)
+        self._one = torch.ones((), device=device)
+
+    @torch.no_grad()
+    def norm(self, gradients: "Sequence[Tensor | None]") -> Tensor:
+        """Return the norm of these gradients, those of `copy.learned`, on the device."""
+        return self._prepared().norm(self.copy.split(gradients))
+
+    @torch.no_grad()
+    def step(self, gradients: "Sequence[Tensor | None]", *, found_inf: Tensor, grad_scale: Tensor | None) -> None:
+        """Step with these gradients, those of `copy.learned`, divided by `grad_scale`, without waiting for the device.
+
+        Nothing changes if `found_inf` is 1.
+        """
+        kernel = self._prepared()
+        group = self.optimizer.param_groups[0]
+        torch._foreach_add_(self._steps, 1 - found_inf)
+        corrections = (1 - self._betas ** self._steps[0]).float()
+        beta1, beta2 = group["betas"]
+        settings = AdamSettings(group["lr"], beta1, beta2, group["eps"], bool(group["decoupled_weight_decay"]))
+        scale = self._one if grad_scale is None else grad_scale
+        kernel.step(self.copy.split(gradients), settings, corrections, scale=scale, found_inf=found_inf)
+
+    def _prepared(self) -> AdamKernel:
+        """Return the kernel for the optimizer's state, which is new after a checkpoint was loaded."""
+        state = self.optimizer.state
+        pairs = self.copy.learned_pairs()
+        first = state.get(pairs[0][0], {}).get("exp_avg")
+        if self._kernel is not None and self._kernel.tensors[0].average is first:
+            return self._kernel
+        decays = {id(p): group["weight_decay"] for group in self.optimizer.param_groups for p in group["params"]}
+        tensors = []
+        for own, copied in pairs:
+            if not state[own]:
+                zeros = torch.zeros_like(own, memory_format=torch.contiguous_format)
+                state[own] = {"step": torch.zeros((), device=own.device), "exp_avg": zeros, "exp_avg_sq": zeros.clone()}
+            tensors.append(AdamTensors(own, state[own]["exp_avg"], state[own]["exp_avg_sq"], copied))
+        self._steps = [state[own]["step"] for own, _ in pairs]
+        self._kernel = AdamKernel(tensors, [decays[id(own)] for own, _ in pairs])
+        return self._kernel
