@@ -21,7 +21,7 @@ RAMP = "0.25:0.3"
 SMALL_SHARE = 0.4
 """Fraction of the arithmetic that the small model is trained with before it grows."""
 LARGE: dict[str, dict[str, Any]] = {
-    "multi30k": {"n_encoder_layers": 2, "n_decoder_layers": 2, "d_ff": 512},
+    "multi30k": {"n_encoder_layers": 4, "n_decoder_layers": 4, "d_ff": 960},
     "shakespeare": {"n_decoder_layers": 6, "d_ff": 512},
 }
 """The options of the full size, for each corpus; the small model has those of the recipe."""
