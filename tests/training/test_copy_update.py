@@ -89,6 +89,17 @@ def test_the_state_of_a_checkpoint_is_used():
     check_equal(one, other)
 
 
+def test_parameters_with_new_memory_are_updated():
+    one, other = Side(), Side()
+    for side in (one, other):
+        side.step_at_once(0)
+    for parameter in one.model.parameters():
+        parameter.data = parameter.data.clone()
+    for side in (one, other):
+        side.step_at_once(1)
+    check_equal(one, other)
+
+
 @pytest.mark.parametrize("is_stopped", [False, True])
 def test_a_run_with_it_equals_one_without(tmp_path, monkeypatch, is_stopped):
     config = replace(CONFIG, accumulate=1, optimizer="adamw", weight_decay=0.1, compile="on", clip=0.5)

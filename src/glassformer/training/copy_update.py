@@ -47,19 +47,17 @@ class CopyUpdate:
         kernel.step(self.copy.split(gradients), settings, corrections, scale=scale, found_inf=found_inf)
 
     def _prepared(self) -> AdamKernel:
-        """Return the kernel for the optimizer's state, which is new after a checkpoint was loaded."""
+        """Return the kernel for the optimizer's state: a new one if tensors were replaced, as a checkpoint does."""
         state = self.optimizer.state
         pairs = self.copy.learned_pairs()
-        first = state.get(pairs[0][0], {}).get("exp_avg")
-        if self._kernel is not None and self._kernel.tensors[0].average is first:
-            return self._kernel
-        decays = {id(p): group["weight_decay"] for group in self.optimizer.param_groups for p in group["params"]}
         tensors = []
         for own, copied in pairs:
             if not state[own]:
                 zeros = torch.zeros_like(own, memory_format=torch.contiguous_format)
                 state[own] = {"step": torch.zeros((), device=own.device), "exp_avg": zeros, "exp_avg_sq": zeros.clone()}
             tensors.append(AdamTensors(own, state[own]["exp_avg"], state[own]["exp_avg_sq"], copied))
+        if self._kernel is None or not self._kernel.is_for(tensors):
+            decays = {id(p): group["weight_decay"] for group in self.optimizer.param_groups for p in group["params"]}
+            self._kernel = AdamKernel(tensors, [decays[id(own)] for own, _ in pairs])
         self._steps = [state[own]["step"] for own, _ in pairs]
-        self._kernel = AdamKernel(tensors, [decays[id(own)] for own, _ in pairs])
         return self._kernel
