@@ -32,12 +32,16 @@ def sentences(count, seed=0):
         yield " ".join(others), label
 
 
-@pytest.fixture
-def data(tmp_path):
+def write_data(folder):
     for name, count, seed in (("train.tsv", 300, 0), ("valid.tsv", 60, 1)):
         lines = [f"{text}\t{label}" for text, label in sentences(count, seed)]
-        (tmp_path / name).write_text("\n".join(["text\tlabel", *lines]) + "\n", encoding="utf-8")
-    return LabeledData(data=(tmp_path / "train.tsv",), valid=(tmp_path / "valid.tsv",))
+        (folder / name).write_text("\n".join(["text\tlabel", *lines]) + "\n", encoding="utf-8")
+    return LabeledData(data=(folder / "train.tsv",), valid=(folder / "valid.tsv",))
+
+
+@pytest.fixture
+def data(tmp_path):
+    return write_data(tmp_path)
 
 
 def quick(data, **changes):
@@ -48,21 +52,28 @@ def quick(data, **changes):
     )
 
 
-def test_it_learns_and_the_loaded_model_scores_the_same(data, tmp_path):
-    scores = Classification(quick(data)).train(tmp_path / "model")
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The data of a trained classifier, its folder and its scores."""
+    folder = tmp_path_factory.mktemp("classifier")
+    data = write_data(folder)
+    return data, folder / "model", Classification(quick(data)).train(folder / "model")
+
+
+def test_it_learns_and_the_loaded_model_scores_the_same(trained):
+    data, folder, scores = trained
     assert scores["accuracy"] > 95
-    model = load(tmp_path / "model")
+    model = load(folder)
     assert isinstance(model, Classifier)
     assert model.run(["the old cat", "", "a red axe"]) == ["animal", "", "tool"]
     ((prediction,),) = model.classify(["the old cat"])
     assert 0.5 < prediction.probability <= 1
     assert model.score([*data.splits().valid]) == scores
-    assert "accuracy" in (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
+    assert "accuracy" in (folder / "README.md").read_text(encoding="utf-8")
 
 
-def test_one_text_and_many_give_the_same(data, tmp_path):
-    Classification(quick(data)).train(tmp_path / "model")
-    model = Classifier.from_folder(tmp_path / "model")
+def test_one_text_and_many_give_the_same(trained):
+    model = Classifier.from_folder(trained[1])
     texts = [text for text, _ in sentences(20, 5)] + ["cat " * 400]
     whole = model.probabilities(texts)
     alone = torch.cat([model.probabilities([text]) for text in texts])
@@ -83,8 +94,8 @@ def test_training_starts_from_a_checkpoint(data, tmp_path):
     assert Classifier.from_folder(tmp_path / "model").run(["the old cow", "a big saw"]) == ["animal", "tool"]
 
 
-def test_an_interrupted_run_ends_with_the_same_weights(data, tmp_path):
-    Classification(quick(data)).train(tmp_path / "whole")
+def test_an_interrupted_run_ends_with_the_same_weights(trained, tmp_path):
+    data, whole, _ = trained
     from glassformer.training.trainer import Trainer
 
     stops, plain = [17, 81], Trainer._update
@@ -104,7 +115,7 @@ def test_an_interrupted_run_ends_with_the_same_weights(data, tmp_path):
         Classification(quick(data)).train(tmp_path / "parts")
     finally:
         Trainer._update = plain
-    one, two = (Classifier.from_folder(tmp_path / name).model for name in ("whole", "parts"))
+    one, two = (Classifier.from_folder(folder).model for folder in (whole, tmp_path / "parts"))
     for a, b in zip(one.parameters(), two.parameters(), strict=True):
         assert torch.equal(a, b)
 
@@ -124,11 +135,11 @@ def test_bad_data_is_refused_with_a_reason(lines, error, message, tmp_path):
         Classification(quick(LabeledData(data=(tmp_path / "data.tsv",)))).train(tmp_path / "model")
 
 
-def test_a_label_that_was_not_learned_is_named(data, tmp_path):
-    Classification(quick(data)).train(tmp_path / "model")
+def test_a_label_that_was_not_learned_is_named(trained, tmp_path):
+    data, folder, _ = trained
     (tmp_path / "other.tsv").write_text("text\tlabel\nthe cat\tplant\n", encoding="utf-8")
     with pytest.raises(ValueError, match=r"other.tsv:2: the label 'plant' was not learned"):
-        Classifier.from_folder(tmp_path / "model").score(replace(data, data=(tmp_path / "other.tsv",)).examples())
+        Classifier.from_folder(folder).score(replace(data, data=(tmp_path / "other.tsv",)).examples())
 
 
 def write_jsonl(path, records):

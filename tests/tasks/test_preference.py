@@ -21,12 +21,17 @@ def train_preference(folder, start, **options):
     return found[-1]
 
 
+@pytest.fixture(scope="module")
+def chat(request, tmp_path_factory):
+    """The folder of a model that conversations were trained on."""
+    return train_chat(tmp_path_factory.mktemp("chat"), updates=200 if request.config.getoption("--full") else 20)
+
+
 @pytest.mark.parametrize("kind", ["dpo", "ipo", "orpo"])
-def test_preferred_answers_become_more_likely(kind, tmp_path, count):
-    folder = train_chat(tmp_path, updates=count(20, 200))
+def test_preferred_answers_become_more_likely(kind, chat, tmp_path, count):
     write_preferences(tmp_path / "p.jsonl")
     options = {"updates": count(12, 60), "eval_every": count(12, 20), "lr": 2e-3, "preference_loss": kind}
-    scores = train_preference(tmp_path, folder, **options)
+    scores = train_preference(tmp_path, chat, **options)
     assert scores["accuracy"] >= 90
     assert scores["margin"] > 0
     assert glassformer.load(tmp_path / "m").can_chat
