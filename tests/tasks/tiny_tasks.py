@@ -23,7 +23,7 @@ def translation(folder, **train):
     """The config of a tiny translator of the pairs in `folder`."""
     usual = TranslationConfig()
     model = replace(
-        usual.model, vocab_size=300, d_model=16, n_heads=2, d_ff=16, n_encoder_layers=1, n_decoder_layers=1, max_len=64
+        usual.model, vocab_size=300, d_model=16, n_heads=2, d_ff=16, n_encoder_layers=1, n_decoder_layers=1, max_len=24
     )
     values = {"updates": 4, "warmup": 2, "eval_every": 2, "save_every": 2, "max_tokens": 256, "device": "cpu", **train}
     return TranslationConfig(
