@@ -27,7 +27,7 @@ from training.launched import difference, run_cases
 from training.parallel_program import CONFIG, Batches, build, logits_of, loss_of, train
 
 TASKS = ("translation", "language", "classification")
-HALF, WHOLE = 4, 8
+HALF, WHOLE = 2, 4
 """Updates before and after an interruption. The full table has 50 updates."""
 DROPOUT = {"dropout": 0.2}
 NORMALIZED = {"qk_norm": True}
@@ -43,7 +43,8 @@ LEARNED = {
 
 
 def case(folder, task, layout="", updates=WHOLE, **more):
-    settings = {"parallel": layout, "updates": updates, "accumulate": 2 if task == "language" else 1}
+    settings = {"parallel": layout, "updates": updates, "eval_every": HALF, "save_every": WHOLE}
+    settings["accumulate"] = 2 if task == "language" else 1
     return {"task": task, "folder": str(folder), "train": {**settings, **more.pop("train", {})}, **more}
 
 

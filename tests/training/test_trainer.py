@@ -107,7 +107,7 @@ import os, sys
 from pathlib import Path
 import torch
 sys.path.insert(0, {tests!r})
-from training.test_trainer import make_trainer
+from training.tiny_trainer import make_trainer
 import glassformer.checkpoint.safe_files as safe
 from glassformer.checkpoint import model_folder
 
