@@ -78,7 +78,7 @@ def test_a_random_hf_model_gives_the_same_gradients_and_ignores_padding(family, 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_random_model_exported_to_hf_gives_the_same_outputs(family, tmp_path, count):
     seeds = (seed for seed in range(10_000) if random_hf.draw(family, seed).refusal is None)
-    for seed, _ in zip(seeds, range(count(few(family), 100)), strict=False):
+    for seed in islice(seeds, count(1, 100)):
         drawn = random_hf.draw(family, seed)
         save(drawn, tmp_path / f"{seed}", seed)
         ours = convert(tmp_path / f"{seed}", tmp_path / f"{seed}-out", "hf")
@@ -94,7 +94,7 @@ def test_a_random_model_exported_to_hf_gives_the_same_outputs(family, tmp_path, 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_missing_and_extra_tensors_are_refused_by_name(family, tmp_path, count):
     seeds = (seed for seed in range(10_000) if random_hf.draw(family, seed).refusal is None)
-    for seed, _ in zip(seeds, range(count(few(family), 100)), strict=False):
+    for seed in islice(seeds, count(1, 100)):
         choose = random.Random(seed)
         drawn = random_hf.draw(family, seed)
         save(drawn, tmp_path / "whole", seed)
@@ -166,7 +166,7 @@ def test_an_absent_config_key_has_hfs_default(family, tmp_path, count):
     whole = json.loads(path.read_text(encoding="utf-8"))
     keys = sorted(key for key in whole if key not in ("model_type", "architectures") and not key.endswith("token_id"))
     random.Random(family).shuffle(keys)
-    for key in keys[: count(few(family), 100)]:
+    for key in keys[: count(1, 100)]:
         path.write_text(json.dumps({name: value for name, value in whole.items() if name != key}), encoding="utf-8")
         ours, reason = load_or_reason(tmp_path / "model")
         if ours is None:

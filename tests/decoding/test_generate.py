@@ -58,9 +58,9 @@ CONFIGS = [
         for number in range(len(CONFIGS))
     ],
 )
-def test_batched_texts_equal_the_texts_of_single_inputs(name, number):
+def test_batched_texts_equal_the_texts_of_single_inputs(name, number, count):
     model, config = random_model(preset(name)), CONFIGS[number]
-    inputs = random_inputs(6)
+    inputs = random_inputs(count(4, 6))
     options = {"end": END, **prompt_options(model)}
     together = generate(model, inputs, config, **options)
     for tokens, found in zip(inputs, together, strict=True):

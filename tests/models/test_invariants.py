@@ -215,8 +215,10 @@ def test_empty_batches_pass_through(name):
     "name",
     [name if name.removeprefix("tiny-") in OFTEN else pytest.param(name, marks=pytest.mark.full) for name in TINY],
 )
-def test_models_compile_without_graph_breaks_for_varying_lengths(name):
-    model = random_model(preset(name), dtype=torch.float32)
+def test_models_compile_without_graph_breaks_for_varying_lengths(name, count):
+    """With one layer in each stack: tracing takes seconds per layer. With --full, with all layers."""
+    stacks = [stack for stack in ("n_encoder_layers", "n_decoder_layers") if getattr(preset(name), stack)]
+    model = random_model(preset(name, **count(dict.fromkeys(stacks, 1), {})), dtype=torch.float32)
     torch._dynamo.reset()
     compiled = torch.compile(model, fullgraph=True, backend="eager")
     for length in (6, 4, 9):
