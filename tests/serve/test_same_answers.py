@@ -102,8 +102,11 @@ def test_clients_that_disconnect_leave_no_row_behind(server, count):
 
 
 def test_memory_stays_flat_under_mixed_load(server, count):
-    """20 seconds, and 3 minutes with --full, of which the first half is to warm up."""
-    seconds, sizes, stop = count(20, 180), [], threading.Event()
+    """8 seconds, and 3 minutes with --full, of which the first half is to warm up.
+
+    Fewer requests may add less: in 8 seconds, the second half is about 130 requests, and 2 % are 6 MB.
+    """
+    seconds, sizes, stop = count(8, 180), [], threading.Event()
 
     def load(seed):
         chance = random.Random(seed)
@@ -131,4 +134,4 @@ def test_memory_stays_flat_under_mixed_load(server, count):
             job.result(60)
     server.wait_until_idle()
     early, late = max(sizes[: len(sizes) // 2]), sizes[-1]
-    assert late <= early * 1.05, [size >> 20 for size in sizes]
+    assert late <= early * count(1.02, 1.05), [size >> 20 for size in sizes]

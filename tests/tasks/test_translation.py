@@ -63,9 +63,8 @@ def here(monkeypatch, capsys):
 
 
 SMALL = "--vocab-size 300 --d-model 32 --n-heads 4 --d-ff 64 --n-encoder-layers 1 --n-decoder-layers 1 --dropout 0.0"
-SMALL += (
-    " --embedding-dropout 0.0 --max-tokens 512 --lr 0.01 --schedule cosine --warmup 20 --device cpu --precision fp32"
-)
+SMALL += " --embedding-dropout 0.0 --max-len 32 --max-tokens 512 --lr 0.01 --schedule cosine --warmup 20"
+SMALL += " --device cpu --precision fp32"
 TRAIN = ["train", "translation", "--source", "a.en", "--target", "a.de", *SMALL.split()]
 
 
@@ -202,7 +201,7 @@ runpy.run_module("glassformer", run_name="__main__", alter_sys=True)
 
 def test_a_signal_saves_a_checkpoint_and_the_same_command_resumes(tmp_path, here):
     write_corpus(tmp_path)
-    command = [*TRAIN, "--updates", "30", "--eval-every", "20", "--out", "model"]
+    command = [*TRAIN, "--updates", "20", "--eval-every", "10", "--out", "model"]
     stopped = subprocess.run(
         [sys.executable, "-c", STOPPED, *command], cwd=tmp_path, capture_output=True, encoding="utf-8", check=False
     )
