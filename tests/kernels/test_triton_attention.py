@@ -14,6 +14,7 @@ COMPARE = """
 import torch
 from glassformer.kernels import triton_attention
 from glassformer.kernels.kernel_set import find_key_end
+from glassformer.kernels.triton_attention import NewTokens
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.manual_seed(0)
@@ -35,6 +36,24 @@ for rows, heads, groups, n_queries, n_keys, width in shapes:
             for end in (find_key_end(allowed), torch.tensor([n_keys], device=device)):
                 found = triton_attention.attend_filled(q, k, v, added, end, 0.3)
                 assert (found - right).abs().max() < 1e-5, (rows, heads, triton_attention.SPLIT_KEYS)
+            if n_queries == 1:  # a new token, which belongs where the cache ends, or at another place in each row
+                for place in (torch.tensor([n_keys // 2]), torch.randint(n_keys, (rows,))):
+                    place = place.to(device)
+                    full, stale = (k.clone(), v.clone()), (k.clone(), v.clone())
+                    rows_at = torch.arange(rows, device=device), slice(None), place.expand(rows)
+                    new = NewTokens(*torch.randn(2, rows, groups, 1, width, device=device), place)
+                    full[0][rows_at], full[1][rows_at] = new.k[:, :, 0], new.v[:, :, 0]
+                    right_now = triton_attention.attend_filled(q, *full, added, end, 0.3)
+                    found = triton_attention.attend_filled(q, *stale, added, end, 0.3, new)
+                    assert torch.equal(stale[0], full[0]) and torch.equal(stale[1], full[1])
+                    assert (found - right_now).abs().max() < 1e-6
+                    if device == "cuda":
+                        new = NewTokens(new.k.bfloat16(), new.v.bfloat16(), place)
+                        full, stale = ([x.bfloat16() for x in pair] for pair in (full, (k, v)))
+                        short = [x.bfloat16() for x in (q, added)]
+                        right_now = triton_attention.attend_filled(short[0], *full, short[1], end, 0.3)
+                        found = triton_attention.attend_filled(short[0], *stale, short[1], end, 0.3, new)
+                        assert torch.equal(found, right_now)
             if device == "cuda":
                 short = (x.bfloat16() for x in (q, k, v, added))
                 found = triton_attention.attend_filled(*short, find_key_end(allowed), 0.3)

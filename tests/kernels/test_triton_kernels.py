@@ -11,7 +11,7 @@ import torch
 COMPARE = """
 import torch
 from glassformer.kernels import triton_kernels
-from glassformer.kernels.kernel_set import find_key_end
+from glassformer.kernels.kernel_set import TokenPlace, find_key_end
 
 kernels = triton_kernels.TritonKernels()
 
@@ -24,6 +24,7 @@ for rows, heads, groups, n_queries, n_keys, width in shapes:
     k, v = torch.randn(2, rows, 1, groups, width, device=device).transpose(2, 3)
     place = torch.tensor([n_keys - 2], device=device)
     expected = [store.index_copy(2, place, new) for store, new in ((keys, k), (values, v))]
+    empty = TokenPlace(keys.clone(), values.clone(), place)
     kernels.write_token(k, v, keys, values, place)
     assert torch.equal(keys, expected[0]) and torch.equal(values, expected[1])
     allowed = torch.rand(rows, 1, n_queries, n_keys, device=device) > 0.5
@@ -39,6 +40,10 @@ for rows, heads, groups, n_queries, n_keys, width in shapes:
     if device == "cuda":
         short = kernels.attend(*(x.bfloat16() for x in (q, keys, values, added)), find_key_end(allowed), 0.3)
         assert (short - right).abs().max() < 0.05
+    if n_queries == 1:
+        found = kernels.write_and_attend(q, k, v, empty, added, find_key_end(allowed), 0.3)
+        assert torch.equal(empty.keys, keys) and torch.equal(empty.values, values)
+        assert (found - right).abs().max() < 1e-5
     alone = kernels.attend(q, keys, values, added, torch.tensor([n_keys], device=device), 0.3)
     assert (alone - right).abs().max() < 1e-5
     for together in {1, rows}:  # groups of one row cannot move; in one group all rows move, up to `place`
@@ -48,34 +53,6 @@ for rows, heads, groups, n_queries, n_keys, width in shapes:
         moved = [torch.where(filled, store[order], store) for store in (keys, values)]
         kernels.move_rows(keys, values, order, width=together, position=place, length=None)
         assert torch.equal(keys, moved[0]) and torch.equal(values, moved[1])
-for rows, vocab_size in [(1, 7), (5, 40), (3, 1000)]:
-    scores = torch.randint(-9, 9, (rows, vocab_size), device=device).float()
-    scores[0, vocab_size // 2] = torch.nan
-    bias = torch.zeros(vocab_size, device=device)
-    bias[3] = -torch.inf
-    tokens, slot = torch.zeros(rows, 1, dtype=torch.long, device=device), torch.tensor([2], device=device)
-    results = torch.zeros(4, 2, rows, device=device)
-    kernels.choose_token(scores, bias, tokens, slot, results)
-    best = (scores + bias).max(-1)
-    assert torch.allclose(results[2, 0], best.values, equal_nan=True)
-    right = torch.where(best.values.isnan()[:, None], scores.isnan(), scores + bias == best.values[:, None])
-    assert tokens[:, 0].tolist() == results[2, 1].tolist() == right.int().argmax(1).tolist()
-    assert not results[[0, 1, 3]].any()
-triton_kernels.MAX_BLOCK = 16
-scores = torch.randn(4, 50, device=device)
-scores[:3, [5, 20, 49]] = 9.0
-scores[1, 40], scores[2, [30, 7]] = torch.nan, torch.nan
-bias, slot = torch.zeros(50, device=device), torch.zeros(1, dtype=torch.long, device=device)
-tokens, results = torch.zeros(4, 1, dtype=torch.long, device=device), torch.zeros(1, 2, 4, device=device)
-kernels.choose_token(scores, bias, tokens, slot, results)  # in blocks of 16
-assert tokens[:, 0].tolist() == [5, 40, 7, int(scores[3].argmax())]
-assert results[0, 0].isnan().tolist() == [False, True, True, False]
-triton_kernels.SPLIT_CHOICE, triton_kernels.PART_OF_CHOICE = 8, 16  # several programs for each row
-tokens.zero_(), results.zero_()
-kernels.choose_token(scores, bias, tokens, slot, results)
-assert tokens[:, 0].tolist() == results[0, 1].tolist() == [5, 40, 7, int(scores[3].argmax())]
-assert results[0, 0].isnan().tolist() == [False, True, True, False]
-assert results[0, 0, 3] == scores[3].max()
 keys, values = torch.randn(2, 5, 3, 9, 16, device=device)
 k, v = torch.randn(2, 4, 1, 3, 16, device=device).transpose(2, 3)
 places = torch.tensor([8, 0, 3, 3], device=device)
@@ -85,16 +62,6 @@ for store, new in zip(expected, (k, v)):
 assert kernels.can_write_rows(k, v, keys)
 kernels.write_rows(k, v, keys, values, places)
 assert torch.equal(keys, expected[0]) and torch.equal(values, expected[1])
-triton_kernels.MAX_BLOCK = 64
-bias[[5, 6]] = -torch.inf
-found, whose = kernels.best_tokens(scores, bias, 49)
-logs = scores.log_softmax(-1) + bias
-assert torch.allclose(found, logs.topk(49).values, atol=1e-5, equal_nan=True)
-assert torch.allclose(found, logs.gather(1, whose), atol=1e-5, equal_nan=True)
-assert all(len({*row}) == 49 for row in whose.tolist())
-scores = torch.randint(-4, 4, (4, 50), device=device).float()
-_, whose = kernels.best_tokens(scores, torch.zeros(50, device=device), 20)
-assert torch.equal(whose, scores.sort(descending=True, stable=True).indices[:, :20]), "ties by the lower token"
 """
 
 

@@ -1,13 +1,17 @@
-"""Training continues without CUDA graphs if a step cannot be recorded."""
+"""Training with CUDA graphs equals training without, and continues without them if a step cannot be recorded."""
 
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 
 from glassformer.runtime.cuda_graphs import CaptureError
-from glassformer.training import gradient_setup, gradients
+from glassformer.tasks.seq2seq_task import pair_loss
+from glassformer.training import gradient_setup, gradients, trainer
 from training.test_trainer import fingerprint, make_trainer
+from training.tiny_trainer import CONFIG
 
 
 class FakeGraph:
@@ -120,3 +124,24 @@ def test_the_backward_pass_chooses_the_same_attention_kernels(tmp_path):
     next(iter(trainer.model.parameters())).register_hook(lambda gradient: events.append("backward"))
     trainer.gradients.add(trainer.batches[0], divisor=1.0, scale=1.0)
     assert events == ["begin", "backward", "end"]
+
+
+def test_graphs_leave_the_gradients_of_a_copy_in_place(tmp_path, record, monkeypatch):
+    """With and without graphs, Adam reads the same gradients of the copy, and the model has none."""
+    config = replace(CONFIG, accumulate=1, optimizer="adamw", compile="on")
+    options = {"config": config, "loss_of": lambda model: partial(pair_loss, model, config)}
+    monkeypatch.setattr(gradient_setup, "can_use_kernel", lambda device, dtype: True)
+    monkeypatch.setattr(trainer, "can_apply_on_device", lambda optimizer, device: True)
+    graphed = make_trainer(tmp_path / "graphed", **options)
+    assert isinstance(graphed.gradients, gradients.GraphedGradients)
+    assert graphed.gradients.stays_in_copy
+    graphed.run()
+    places = {tensor.data_ptr() for tensor in graphed.gradients.in_copy}
+    assert record.n_calls > 1
+    assert all(tensor.data_ptr() in places for tensor in graphed.gradients._kept)
+    assert not graphed.gradients.of_model()
+    monkeypatch.setattr(gradient_setup, "can_graph", lambda model, device: False)
+    plain = make_trainer(tmp_path / "plain", **options)
+    assert not isinstance(plain.gradients, gradients.GraphedGradients)
+    plain.run()
+    assert fingerprint(graphed.model.state_dict()) == fingerprint(plain.model.state_dict())

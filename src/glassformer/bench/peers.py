@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from glassformer.bench.workloads import Workload, Write
+from glassformer.bench.workloads import Workload, Write, tokens_of
 from glassformer.checkpoint.gguf_export import write_gguf
 from glassformer.models import DecoderModel
 from glassformer.runtime.step_runner import TextModel
@@ -35,12 +35,22 @@ def hf_model(work: Workload, model: TextModel) -> Any:
 
 
 def hf(work: Workload, model: Any, inputs: list[list[int]], beam: int, *, compiled: bool = False) -> Write:
-    """Return a function that runs HF's `generate`; if `compiled`, with a static cache and compilation."""
-    ids = torch.tensor(inputs, device=model.device)
+    """Return a function that runs HF's tokenizer and `generate`, from text to text, as `Workload.ours` does.
+
+    If `compiled`, with a static cache and compilation.
+    """
+    import transformers
+
+    lines = work.lines(inputs)
+    make_tokenizer: Any = transformers.PreTrainedTokenizerFast
+    tokenizer = make_tokenizer(tokenizer_object=work.tokenizer())
+    if tokenizer(lines)["input_ids"] != inputs:
+        raise ValueError("HF's tokenizer gives other tokens than ours")
     more: dict[str, Any] = {"cache_implementation": "static"} if compiled else {}
 
     @torch.inference_mode()
     def write() -> list[list[int]]:
+        ids = tokenizer(lines, return_tensors="pt")["input_ids"].to(model.device)
         written = model.generate(
             input_ids=ids,
             attention_mask=torch.ones_like(ids),
@@ -52,7 +62,7 @@ def hf(work: Workload, model: Any, inputs: list[list[int]], beam: int, *, compil
             bad_words_ids=[[work.padding]],
             **more,
         )
-        return written[:, -work.n_written :].tolist()
+        return [tokens_of(text) for text in tokenizer.batch_decode(written[:, -work.n_written :])]
 
     return write
 

@@ -105,23 +105,27 @@ class Workload:
             suppress_tokens=(self.padding,),
         )
 
-    def save(self, folder: Path, model: TextModel) -> None:
-        """Write our `model` to a new HF folder, with a tokenizer that has a word for each token id, such as t17."""
+    def tokenizer(self) -> tokenizers.Tokenizer:
+        """Return a new tokenizer that has a word for each token id, such as t17."""
         words = {f"t{index}": index for index in range(self.config.vocab_size)}
         tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="t1"))
         tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+        return tokenizer
+
+    def save(self, folder: Path, model: TextModel) -> None:
+        """Write our `model` to a new HF folder, with `tokenizer`."""
         special = {"eos_token": f"t{self.end}", "pad_token": f"t{self.padding}"}
         values, _ = self.for_hf(model)
         ids = {key: value for key, value in values.items() if key.endswith("_token_id")}
         texts = {
-            "tokenizer.json": tokenizer.to_str(),
+            "tokenizer.json": self.tokenizer().to_str(),
             "tokenizer_config.json": json.dumps(special),
             "generation_config.json": json.dumps({"max_length": self.n_written + 1, "num_beams": 1}),
         }
         save_hf_folder(folder, model, family=FAMILIES[self.family], values=ids, texts=texts)
 
     def lines(self, inputs: Sequence[Sequence[int]]) -> list[str]:
-        """Return the inputs as lines of text for the tokenizer of `save`."""
+        """Return the inputs as lines of text for `tokenizer`."""
         return [" ".join(f"t{token}" for token in tokens) for tokens in inputs]
 
     def ours(self, pipeline: Any, inputs: Sequence[Sequence[int]], beam: int) -> Write:
@@ -129,7 +133,7 @@ class Workload:
         lines, request = self.lines(inputs), LineRequest(generation=self.search(beam))
 
         def write() -> list[list[int]]:
-            return [_tokens(answer.line) for answer in pipeline.answer_lines(lines, request)]
+            return [tokens_of(answer.line) for answer in pipeline.answer_lines(lines, request)]
 
         return write
 
@@ -146,7 +150,7 @@ class Workload:
         def write() -> list[list[int]]:
             target.unlink(missing_ok=True)
             subprocess.run(command, check=True)
-            return [_tokens(line) for line in target.read_text(encoding="utf-8").splitlines()]
+            return [tokens_of(line) for line in target.read_text(encoding="utf-8").splitlines()]
 
         return write
 
@@ -195,7 +199,8 @@ class Workload:
         return self.n_written * bytes_a_number * (weights + batch * beam * kept * length)
 
 
-def _tokens(text: str) -> list[int]:
+def tokens_of(text: str) -> list[int]:
+    """Return the token ids of a text of `Workload.tokenizer`."""
     return [int(word[1:]) for word in text.split()]
 
 

@@ -30,7 +30,7 @@ class GreedyRunner:
         step = partial(
             _greedy_step,
             recording.kernels,
-            recording.score,
+            recording.narrow_score,
             recording.tokens,
             self.bias,
             self._slot,

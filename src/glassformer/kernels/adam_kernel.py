@@ -125,19 +125,15 @@ class AdamKernel:
         sizes = [one.parameter.numel() for one in self.tensors]
         owners = [index for index, size in enumerate(sizes) for _ in range(0, size, CHUNK)]
         starts = [start for size in sizes for start in range(0, size, CHUNK)]
-        self._known = _addresses_of(self.tensors)
+        addresses = [tensor.data_ptr() for one in self.tensors for tensor in one]
         self._has_kernel = can_use_kernel(self.device, self.tensors[0].copy.dtype)
-        self._is_aligned = all(address % ALIGNED == 0 for address in self._known)
+        self._is_aligned = all(address % ALIGNED == 0 for address in addresses)
         to: dict[str, Any] = {"device": self.device}
-        self._addresses = torch.tensor(self._known, dtype=torch.int64, **to)
+        self._addresses = torch.tensor(addresses, dtype=torch.int64, **to)
         self._sizes = torch.tensor(sizes, dtype=torch.int64, **to)
         self._decays = torch.tensor(self.decays, dtype=torch.float32, **to)
         self._owners = torch.tensor(owners, dtype=torch.int32, **to)
         self._starts = torch.tensor(starts, dtype=torch.int64, **to)
-
-    def is_for(self, tensors: Sequence[AdamTensors]) -> bool:
-        """Return whether these tensors are in the memory that the kernel steps."""
-        return self._known == _addresses_of(tensors)
 
     def step(
         self,
@@ -209,10 +205,6 @@ class AdamKernel:
             root = one.square.sqrt() / corrections[1].sqrt() + eps
             parameter.sub_(lr / corrections[0] * (one.average / root))
             one.copy.copy_(parameter)
-
-
-def _addresses_of(tensors: Sequence[AdamTensors]) -> list[int]:
-    return [tensor.data_ptr() for one in tensors for tensor in one]
 
 
 def can_use_kernel(device: torch.device, dtype: torch.dtype) -> bool:

@@ -16,8 +16,9 @@ from glassformer.kernels.triton_attention import HAS_TRITON, on_device
 
 ACTIVATIONS = {"relu": 0, "gelu": 1, "gelu_tanh": 2, "silu": 3}
 """The activations that have kernels, and their numbers there."""
-N_PROGRAMS = 1024
-"""Number of programs that share the rows. Each writes its own sums of the columns, in an order that never changes."""
+N_PROGRAMS, N_FEW_PROGRAMS = 1024, 528
+"""Number of programs that share the rows; fewer are faster where a row is loaded while the one before it is computed.
+Each writes its own sums of the columns, in an order that never changes."""
 SMALLEST = torch.finfo(torch.float32).tiny
 
 if HAS_TRITON:
@@ -69,15 +70,26 @@ if HAS_TRITON:
         gradient, x, out, sums, numbers, factors, n_rows, width, n_turns, largest: tl.constexpr,
         smallest: tl.constexpr, kind: tl.constexpr, quantizes: tl.constexpr, block: tl.constexpr,
     ):  # fmt: skip
-        """Multiply a few rows of a gradient (one program each) by the derivatives, sum and quantize them."""
+        """Multiply a few rows of a gradient (one program each) by the derivatives, sum and quantize them.
+
+        The next row is loaded before the current one is computed.
+        """
         lanes = tl.arange(0, block)
         first = tl.program_id(0) * n_turns
+        last = tl.minimum(first + n_turns, n_rows)
         total = tl.zeros([block], tl.float32)
-        for row in range(first, tl.minimum(first + n_turns, n_rows)):
+        at = tl.cast(first, tl.int64) * width + lanes
+        is_there = (lanes < width) & (first < last)
+        next_upstream = tl.load(gradient + at, mask=is_there, other=0.0)
+        next_x = tl.load(x + at, mask=is_there, other=0.0)
+        for row in range(first, last):
+            upstream, before = next_upstream, next_x
             at = tl.cast(row, tl.int64) * width + lanes
-            upstream = tl.load(gradient + at, mask=lanes < width, other=0.0).to(tl.float32)
-            _, slope = _activate(tl.load(x + at, mask=lanes < width, other=0.0).to(tl.float32), kind)
-            value = upstream * slope
+            is_there = (lanes < width) & (row + 1 < last)
+            next_upstream = tl.load(gradient + at + width, mask=is_there, other=0.0)
+            next_x = tl.load(x + at + width, mask=is_there, other=0.0)
+            _, slope = _activate(before.to(tl.float32), kind)
+            value = upstream.to(tl.float32) * slope
             total += value
             tl.store(out + at, value.to(out.dtype.element_ty), mask=lanes < width)
             if quantizes:
@@ -157,14 +169,17 @@ def activation_gradient(
     n_rows, width = x.shape
     if not _can_use_kernel(gradient, x):
         value = _gradient(gradient, x, activation)
-        return value, _partial_sums(value), *_quantized_if(quantizes, value)
-    out, sums = torch.empty_like(x), _empty_sums(x, width)
+        return value, _partial_sums(value, N_FEW_PROGRAMS), *_quantized_if(quantizes, value)
+    out, sums = torch.empty_like(x), _empty_sums(x, width, N_FEW_PROGRAMS)
     numbers, factors = _empty_rows(x, n_rows if quantizes else 0, width)
+    options = _block(width)
+    if not quantizes:  # the maximum of a row is faster with many warps, the rest with few
+        options["num_warps"] = max(4, options["num_warps"] // 4)
     with on_device(x.device):
-        kernel: Any = _activation_gradient[(N_PROGRAMS,)]
+        kernel: Any = _activation_gradient[(N_FEW_PROGRAMS,)]
         kernel(
-            gradient, x, out, sums, numbers, factors, n_rows, width, _n_turns(n_rows), LARGEST, SMALLEST,
-            ACTIVATIONS[activation], quantizes, **_block(width),
+            gradient, x, out, sums, numbers, factors, n_rows, width, _n_turns(n_rows, N_FEW_PROGRAMS), LARGEST,
+            SMALLEST, ACTIVATIONS[activation], quantizes, **options,
         )  # fmt: skip
     return out, sums, numbers, factors
 
@@ -186,7 +201,7 @@ def join_gradients(q: Tensor, k: Tensor, v: Tensor, quantizes: bool) -> tuple[Te
         kernel: Any = _join_rows[(N_PROGRAMS,)]
         kernel(
             q, k, v, out, sums, numbers, factors, n_rows, wide, narrow, _n_turns(n_rows), LARGEST, SMALLEST, quantizes,
-            *blocks, num_warps=max(2, min(16, max(blocks) // 512)),
+            *blocks, num_warps=max(1, min(16, max(blocks) // (512 if quantizes else 1024))),
         )  # fmt: skip
     return out, sums, numbers, factors
 
@@ -199,7 +214,8 @@ def _(x: Tensor, activation: str) -> tuple[Tensor, Tensor, Tensor]:
 @activation_gradient.register_fake
 def _(gradient: Tensor, x: Tensor, activation: str, quantizes: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     n_rows, width = x.shape
-    return torch.empty_like(x), _empty_sums(x, width), *_empty_rows(x, n_rows if quantizes else 0, width)
+    sums = _empty_sums(x, width, N_FEW_PROGRAMS)
+    return torch.empty_like(x), sums, *_empty_rows(x, n_rows if quantizes else 0, width)
 
 
 @join_gradients.register_fake
@@ -216,9 +232,9 @@ def _can_use_kernel(*tensors: Tensor) -> bool:
     return HAS_TRITON and first.is_cuda and first.numel() > 0 and fits
 
 
-def _n_turns(n_rows: int) -> int:
+def _n_turns(n_rows: int, n_programs: int = N_PROGRAMS) -> int:
     """Return the number of rows of each program."""
-    return -(-n_rows // N_PROGRAMS)
+    return -(-n_rows // n_programs)
 
 
 def _block(width: int) -> dict[str, int]:
@@ -227,13 +243,13 @@ def _block(width: int) -> dict[str, int]:
     return {"block": block, "num_warps": max(4, min(16, block // 256))}
 
 
-def _empty_sums(x: Tensor, width: int) -> Tensor:
-    return x.new_empty(N_PROGRAMS, width, dtype=torch.float32)
+def _empty_sums(x: Tensor, width: int, n_programs: int = N_PROGRAMS) -> Tensor:
+    return x.new_empty(n_programs, width, dtype=torch.float32)
 
 
-def _partial_sums(x: Tensor) -> Tensor:
+def _partial_sums(x: Tensor, n_programs: int = N_PROGRAMS) -> Tensor:
     """Return sums of columns in the form of the kernels: all in the first row."""
-    sums = _empty_sums(x, x.shape[1]).zero_()
+    sums = _empty_sums(x, x.shape[1], n_programs).zero_()
     sums[0] = x.sum(0, dtype=torch.float32)
     return sums
 

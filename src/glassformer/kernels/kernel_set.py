@@ -32,6 +32,17 @@ class NormWeights(NamedTuple):
     """Whether the mean is subtracted, as a layer norm does."""
 
 
+class TokenPlace(NamedTuple):
+    """Where the next token of each batch row belongs in the cache of a layer."""
+
+    keys: Tensor
+    """(B, G, S, D)"""
+    values: Tensor
+    """(B, G, S, D)"""
+    position: Tensor
+    """(1,), or (B,) with a position for each row."""
+
+
 class StepNumbers(NamedTuple):
     """The positions and mask of a step of a cache with constant shapes, as `number_step` returns them."""
 
@@ -124,6 +135,14 @@ class KernelSet:
         queries.
         """
         raise NotImplementedError(f"the {self.name} kernels have no attention: expected can_attend to be asked first")
+
+    def write_and_attend(
+        self, q: Tensor, k: Tensor, v: Tensor, place: "TokenPlace", added: Tensor, key_end: Tensor, scale: float
+    ) -> Tensor:
+        """Write one new key and value per batch row, (B, G, 1, D), into the cache, and then `attend` to the cache."""
+        write = self.write_token if len(place.position) == 1 else self.write_rows
+        write(k, v, *place)
+        return self.attend(q, place.keys, place.values, added, key_end, scale)
 
     def has_row_kernels(self, *tensors: Tensor) -> bool:
         """Return whether `rms_norm`, `layer_norm`, `silu_gate` and `rotate` support these tensors.

@@ -6,11 +6,14 @@ second kernel combines their results.
 
 The functions with `@triton.jit` run on the GPU, as many parallel programs. Their arguments `q_b`, `q_h`, `q_t` and the
 like are strides: of `q` by batch row, head and query.
+
+With `writes` the kernels also write the new key and value of each batch row into the cache, at `position`. Every
+program that reads them has written them before, so that none waits for another.
 """
 
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -43,7 +46,8 @@ if HAS_TRITON:
     @triton.jit  # type: ignore[untyped-decorator]
     def _attend_filled(  # type: ignore[no-untyped-def]
         q, k, v, added, key_end, out, q_b, q_h, q_t, k_b, k_h, k_s, v_b, v_h, v_s, a_b, a_h, a_t, a_s, o_b, o_h, o_t,
-        r_b, heads, groups, scale: tl.constexpr, n_queries: tl.constexpr, width: tl.constexpr, block: tl.constexpr,
+        r_b, new_k, new_v, position, nk_b, nk_h, nv_b, nv_h, p_b, heads, groups,
+        scale: tl.constexpr, n_queries: tl.constexpr, width: tl.constexpr, block: tl.constexpr, writes: tl.constexpr,
         waits: tl.constexpr,
     ):  # fmt: skip
         """Compute softmax(q kᵀ · scale + added) v over the first `key_end` keys, for `attend_filled`.
@@ -63,6 +67,11 @@ if HAS_TRITON:
         k += row * k_b + head // groups * k_h
         v += row * v_b + head // groups * v_h
         added += row * a_b + head * a_h
+        if writes:
+            place = tl.load(position + row * p_b)
+            tl.store(k + place * k_s + numbers, tl.load(new_k + row * nk_b + head // groups * nk_h + numbers))
+            tl.store(v + place * v_s + numbers, tl.load(new_v + row * nv_b + head // groups * nv_h + numbers))
+            tl.debug_barrier()  # other threads of this program read them
         best = tl.full([16], float("-inf"), tl.float32)
         total = tl.zeros([16], tl.float32)
         mixed = tl.zeros([16, width], tl.float32)
@@ -89,7 +98,8 @@ if HAS_TRITON:
     @triton.jit  # type: ignore[untyped-decorator]
     def _attend_one(  # type: ignore[no-untyped-def]
         q, k, v, added, key_end, out, q_b, q_h, k_b, k_h, k_s, v_b, v_h, v_s, a_b, a_h, a_s, o_b, o_h,
-        r_b, heads, groups, scale: tl.constexpr, width: tl.constexpr, block: tl.constexpr, waits: tl.constexpr,
+        r_b, new_k, new_v, position, nk_b, nk_h, nv_b, nv_h, p_b, heads, groups,
+        scale: tl.constexpr, width: tl.constexpr, block: tl.constexpr, writes: tl.constexpr, waits: tl.constexpr,
     ):  # fmt: skip
         """Compute what `_attend_filled` does for a single query, without tensor cores.
 
@@ -104,6 +114,11 @@ if HAS_TRITON:
         k += row * k_b + head // groups * k_h
         v += row * v_b + head // groups * v_h
         added += row * a_b + head * a_h
+        if writes:
+            place = tl.load(position + row * p_b)
+            tl.store(k + place * k_s + numbers, tl.load(new_k + row * nk_b + head // groups * nk_h + numbers))
+            tl.store(v + place * v_s + numbers, tl.load(new_v + row * nv_b + head // groups * nv_h + numbers))
+            tl.debug_barrier()  # other threads of this program read them
         best, total = float("-inf"), 0.0
         mixed = tl.zeros([width], tl.float32)
         n_keys = tl.load(key_end + row * r_b)
@@ -127,8 +142,9 @@ if HAS_TRITON:
     @triton.jit  # type: ignore[untyped-decorator]
     def _attend_split(  # type: ignore[no-untyped-def]
         q, k, v, added, key_end, mixes, totals, q_b, q_h, q_t, k_b, k_h, k_s, v_b, v_h, v_s, a_b, a_h, a_t, a_s,
-        r_b, kv_heads, groups, span, scale: tl.constexpr, n_queries: tl.constexpr, room: tl.constexpr,
-        width: tl.constexpr, block: tl.constexpr, waits: tl.constexpr,
+        r_b, new_k, new_v, position, nk_b, nk_h, nv_b, nv_h, p_b, kv_heads, groups, span,
+        scale: tl.constexpr, n_queries: tl.constexpr, room: tl.constexpr, width: tl.constexpr, block: tl.constexpr,
+        writes: tl.constexpr, waits: tl.constexpr,
     ):  # fmt: skip
         """Compute softmax(q kᵀ · scale + added) v over `span` of the first `key_end` keys, for `_combine_splits`.
 
@@ -150,6 +166,12 @@ if HAS_TRITON:
         k += row * k_b + head * k_h
         v += row * v_b + head * v_h
         added_at = row * a_b + own_head * a_h + own_query * a_t
+        if writes:
+            place = tl.load(position + row * p_b)
+            if place // span == split:
+                tl.store(k + place * k_s + numbers, tl.load(new_k + row * nk_b + head * nk_h + numbers))
+                tl.store(v + place * v_s + numbers, tl.load(new_v + row * nv_b + head * nv_h + numbers))
+            tl.debug_barrier()
         best = tl.full([room], float("-inf"), tl.float32)
         total = tl.zeros([room], tl.float32)
         mixed = tl.zeros([room, width], tl.float32)
@@ -203,10 +225,21 @@ if HAS_TRITON:
         tl.store(out + at + numbers, result.to(out.dtype.element_ty))
 
 
-def attend_filled(q: Tensor, k: Tensor, v: Tensor, added: Tensor, key_end: Tensor, scale: float) -> Tensor:
+class NewTokens(NamedTuple):
+    """New keys and values, (B, G, 1, D) each, and where they belong in the cache: (1,) or one place for each row."""
+
+    k: Tensor
+    v: Tensor
+    position: Tensor
+
+
+def attend_filled(
+    q: Tensor, k: Tensor, v: Tensor, added: Tensor, key_end: Tensor, scale: float, new: NewTokens | None = None
+) -> Tensor:
     """Return the attention of a few queries (B, H, T, D) to the first `key_end` keys and values, as `KernelSet.attend`.
 
-    The tensors must be those that `TritonKernels.can_attend` supports.
+    With `new` the new keys and values are written into `k` and `v` first. The tensors must be those that
+    `TritonKernels.can_attend` supports.
     """
     batch, heads, n_queries, width = q.shape
     added = added.expand(batch, heads, n_queries, k.shape[2])
@@ -214,14 +247,17 @@ def attend_filled(q: Tensor, k: Tensor, v: Tensor, added: Tensor, key_end: Tenso
     n_keys, row_bytes = k.shape[2], width * q.element_size()
     n_splits = choose_splits(batch * k.shape[1], n_keys) if n_keys >= SPLIT_KEYS else 1
     if n_splits > 1 and heads // k.shape[1] * n_queries <= MAX_SPLIT_QUERIES:
-        _attend_in_splits(q, k, v, added, key_end, scale, out, n_splits)
+        _attend_in_splits(q, k, v, added, key_end, scale, out, new, n_splits)
         return out
     if n_queries == 1 and q.dtype == torch.float32:
-        _attend_with_one(q, k, v, added, key_end, scale, out)
+        _attend_with_one(q, k, v, added, key_end, scale, out, new)
         return out
-    # Measured on an H200 with heads of 64 in bfloat16: 32 or 288 keys, 12 to 4,096 programs.
+    # Measured on an H200 with heads of 64 in bfloat16: 32 to 288 keys, 12 to 4,096 programs.
+    stages = 1
     if batch * heads <= FEW_PROGRAMS:
         block, warps = min(triton.next_power_of_2(max(n_keys, 16)), (1 << 15) // row_bytes), 4
+    elif n_keys > 128 and row_bytes <= 128:
+        block, warps, stages = 64, 2, 2
     else:
         block, warps = 16 if n_keys <= 64 else 32, max(1, row_bytes // 128)
     launch: Any = _attend_filled[(batch * heads,)]
@@ -229,14 +265,21 @@ def attend_filled(q: Tensor, k: Tensor, v: Tensor, added: Tensor, key_end: Tenso
         launch(
             q, k, v, added, key_end, out,
             *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *added.stride(), *out.stride()[:3],
-            key_end.expand(batch).stride(0), heads, heads // k.shape[1], scale, n_queries, width, block,
-            launches_early(q.device), num_warps=warps, num_stages=1, **early_launch(q.device),
+            key_end.expand(batch).stride(0), *_new_tokens(new, k, v, key_end), heads, heads // k.shape[1], scale,
+            n_queries, width, block, new is not None,
+            launches_early(q.device), num_warps=warps, num_stages=stages, **early_launch(q.device),
         )  # fmt: skip
     return out
 
 
+def _new_tokens(new: NewTokens | None, k: Tensor, v: Tensor, position: Tensor) -> tuple[Any, ...]:
+    """Return the arguments `new_k` to `p_b` of the kernels. Without new tokens the tensors only have to exist."""
+    k, v, position = (k, v, position) if new is None else new
+    return k, v, position, *k.stride()[:2], *v.stride()[:2], position.expand(len(k)).stride(0)
+
+
 def _attend_with_one(
-    q: Tensor, k: Tensor, v: Tensor, added: Tensor, key_end: Tensor, scale: float, out: Tensor
+    q: Tensor, k: Tensor, v: Tensor, added: Tensor, key_end: Tensor, scale: float, out: Tensor, new: NewTokens | None
 ) -> None:
     """Write the attention of a single query q (B, H, 1, D) to the first `key_end` keys into `out`."""
     batch, heads, _, width = q.shape
@@ -246,13 +289,21 @@ def _attend_with_one(
         launch(
             q, k, v, added, key_end, out, *q.stride()[:2], *k.stride()[:3], *v.stride()[:3],
             added.stride(0), added.stride(1), added.stride(3), *out.stride()[:2], key_end.expand(batch).stride(0),
-            heads, heads // k.shape[1], scale, width, block, launches_early(q.device),
-            num_warps=4, num_stages=1, **early_launch(q.device),
+            *_new_tokens(new, k, v, key_end), heads, heads // k.shape[1], scale, width, block, new is not None,
+            launches_early(q.device), num_warps=4, num_stages=1, **early_launch(q.device),
         )  # fmt: skip
 
 
 def _attend_in_splits(
-    q: Tensor, k: Tensor, v: Tensor, added: Tensor, key_end: Tensor, scale: float, out: Tensor, n_splits: int
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    added: Tensor,
+    key_end: Tensor,
+    scale: float,
+    out: Tensor,
+    new: NewTokens | None,
+    n_splits: int,
 ) -> None:
     """Write the attention of q (B, H, T, D) to the first `key_end` of many keys into `out`: in splits, then combined.
 
@@ -274,8 +325,8 @@ def _attend_in_splits(
         attend(
             q, k, v, added, key_end, mixes, totals,
             *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *added.stride(), key_end.expand(batch).stride(0),
-            kv_heads, groups, span, scale, n_queries, room, width, block, launches_early(q.device),
-            num_warps=4, num_stages=2, **early_launch(q.device),
+            *_new_tokens(new, k, v, key_end), kv_heads, groups, span, scale, n_queries, room, width, block,
+            new is not None, launches_early(q.device), num_warps=4, num_stages=2, **early_launch(q.device),
         )  # fmt: skip
         combine(
             mixes, totals, out, *out.stride()[:3], kv_heads, groups, n_splits,

@@ -19,20 +19,30 @@ from glassformer.kernels.kernel_set import (
     KernelSet,
     NormWeights,
     StepNumbers,
+    TokenPlace,
     is_exporting,
 )
-from glassformer.kernels.triton_attention import HAS_TRITON, attend_filled, early_launch, launches_early, on_device
-from glassformer.kernels.triton_products import max_fused_rows, multiply_rows
+from glassformer.kernels.triton_attention import (
+    HAS_TRITON,
+    NewTokens,
+    attend_filled,
+    early_launch,
+    launches_early,
+    on_device,
+)
+from glassformer.kernels.triton_choice import (
+    DTYPES,
+    best_tokens,
+    can_choose,
+    can_choose_several,
+    choose_token,
+)
+from glassformer.kernels.triton_products import max_fused_rows, multiply_many_rows, multiply_rows
 from glassformer.kernels.triton_rows import gate_rows, normalize_rows, number_rows, rotate_rows
 
-MAX_BLOCK = 1 << 14
-"""The most scores that one Triton program reads at once."""
-SPLIT_CHOICE, PART_OF_CHOICE = 1 << 14, 1 << 10
-"""Several programs choose a token together in larger vocabularies than this, each among this many tokens."""
-MAX_SPLIT_ROWS = 128
-"""With more rows than this, one program for each row keeps a GPU busy."""
 HEAD_SIZES = (16, 32, 64, 128)
-DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+MANY_ROWS = 128
+"""The most rows of a decoding step that `fused_linear` computes."""
 
 if HAS_TRITON:
     import triton
@@ -81,95 +91,6 @@ if HAS_TRITON:
             tl.store(keys + target, k, mask=is_there)
             tl.store(values + target, v, mask=is_there)
 
-    @triton.jit  # type: ignore[untyped-decorator]
-    def _choose_token(  # type: ignore[no-untyped-def]
-        scores, bias, tokens, slot, results, s_n, t_k, t_c, vocab_size: tl.constexpr, block: tl.constexpr
-    ):
-        """Write the token with the highest score + bias, and that score, for one batch row (one program each)."""
-        row = tl.program_id(0).to(tl.int64)
-        lanes = tl.arange(0, block)
-        best, chosen = tl.full([block], float("-inf"), tl.float32), lanes
-        for first in range(0, vocab_size, block):  # each lane keeps its own maximum
-            places = first + lanes
-            is_there = places < vocab_size
-            numbers = tl.load(scores + row * s_n + places, mask=is_there, other=float("-inf"))
-            numbers += tl.load(bias + places, mask=is_there, other=0.0)
-            is_better = (numbers > best) | ((numbers != numbers) & (best == best))
-            best, chosen = tl.where(is_better, numbers, best), tl.where(is_better, places, chosen)
-        has_nan = tl.max((best != best).to(tl.int32), 0) > 0
-        most = tl.max(tl.where(best != best, float("-inf"), best), 0)
-        is_best = tl.where(has_nan, best != best, best == most)
-        position = tl.min(tl.where(is_best, chosen, vocab_size), 0)
-        results += tl.load(slot) * t_k + row
-        tl.store(results, tl.where(has_nan, float("nan"), most))
-        tl.store(results + t_c, position)
-        tl.store(tokens + row, position)
-
-    @triton.jit  # type: ignore[untyped-decorator]
-    def _find_best(  # type: ignore[no-untyped-def]
-        scores, bias, values, places, s_n, vocab_size: tl.constexpr, block: tl.constexpr
-    ):
-        """Write the highest score + bias of a block of one row (one program each) and its place, for `_take_best`.
-
-        NaN counts as the highest score, and is written as NaN.
-        """
-        row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
-        at = part * block + tl.arange(0, block)
-        is_there = at < vocab_size
-        numbers = tl.load(scores + row * s_n + at, mask=is_there, other=float("-inf"))
-        numbers += tl.load(bias + at, mask=is_there, other=0.0)
-        is_nan = numbers != numbers
-        has_nan = tl.max(is_nan.to(tl.int32), 0) > 0
-        most = tl.max(tl.where(is_nan, float("-inf"), numbers), 0)
-        is_best = tl.where(has_nan, is_nan, numbers == most) & is_there
-        place = row * tl.num_programs(1) + part
-        tl.store(values + place, tl.where(has_nan, float("nan"), most))
-        tl.store(places + place, tl.min(tl.where(is_best, at, vocab_size), 0))
-
-    @triton.jit  # type: ignore[untyped-decorator]
-    def _take_best(  # type: ignore[no-untyped-def]
-        values, places, tokens, slot, results, t_k, t_c, parts, block: tl.constexpr
-    ):
-        """Write the best of what `_find_best` found for one row (one program each), as `_choose_token` does."""
-        row, part = tl.program_id(0).to(tl.int64), tl.arange(0, block)
-        is_there = part < parts
-        best = tl.load(values + row * parts + part, mask=is_there, other=float("-inf"))
-        is_nan = best != best
-        has_nan = tl.max(is_nan.to(tl.int32), 0) > 0
-        most = tl.max(tl.where(is_nan, float("-inf"), best), 0)
-        is_best = tl.where(has_nan, is_nan, best == most) & is_there
-        found = tl.load(places + row * parts + part, mask=is_there, other=0)
-        position = tl.min(tl.where(is_best, found, 2147483647), 0)
-        results += tl.load(slot) * t_k + row
-        tl.store(results, tl.where(has_nan, float("nan"), most))
-        tl.store(results + t_c, position)
-        tl.store(tokens + row, position)
-
-    @triton.jit  # type: ignore[untyped-decorator]
-    def _choose_tokens(  # type: ignore[no-untyped-def]
-        scores, bias, values, tokens, s_n, count: tl.constexpr, vocab_size: tl.constexpr, block: tl.constexpr
-    ):
-        """Write the `count` tokens with the highest log-probability + bias, for one batch row (one program each).
-
-        It repeats an argmax over the tokens that rank below the previous one.
-        """
-        row = tl.program_id(0).to(tl.int64)
-        places = tl.arange(0, block)
-        is_there = places < vocab_size
-        numbers = tl.load(scores + row * s_n + places, mask=is_there, other=float("-inf"))
-        most = tl.max(numbers, 0)
-        taken = most + tl.log(tl.sum(tl.exp(numbers - most), 0))
-        has_nan = taken != taken
-        logs = numbers - taken + tl.load(bias + places, mask=is_there, other=0.0)
-        logs = tl.where(has_nan, 0.0, logs)
-        best, chosen = float("inf"), -1
-        for which in range(count):
-            is_behind = ((logs < best) | ((logs == best) & (places > chosen))) & is_there
-            best = tl.max(tl.where(is_behind, logs, float("-inf")), 0)
-            chosen = tl.min(tl.where(is_behind & (logs == best), places, block), 0)
-            tl.store(values + row * count + which, tl.where(has_nan, float("nan"), best))
-            tl.store(tokens + row * count + which, chosen)
-
 
 class TritonKernels(KernelSet):
     """The Triton implementations of the operations.
@@ -195,6 +116,15 @@ class TritonKernels(KernelSet):
     @override
     def attend(self, q: Tensor, k: Tensor, v: Tensor, added: Tensor, key_end: Tensor, scale: float) -> Tensor:
         return attend_filled(q, k, v, added, key_end, scale)
+
+    @override
+    def write_and_attend(
+        self, q: Tensor, k: Tensor, v: Tensor, place: TokenPlace, added: Tensor, key_end: Tensor, scale: float
+    ) -> Tensor:
+        if not _fits(k, v, place.keys) or k.shape[2] != 1:
+            return super().write_and_attend(q, k, v, place, added, key_end, scale)
+        new = NewTokens(k, v, place.position)
+        return attend_filled(q, place.keys, place.values, added, key_end, scale, new)
 
     @override
     def has_row_kernels(self, *tensors: Tensor) -> bool:
@@ -237,7 +167,7 @@ class TritonKernels(KernelSet):
     def can_fuse_linear(self, x: Tensor) -> bool:
         n_rows = x.numel() // max(x.shape[-1], 1)
         is_plain = not torch.is_grad_enabled() and not torch.compiler.is_compiling() and not is_exporting()
-        return is_plain and x.dtype in DTYPES and 0 < n_rows <= max_fused_rows(x)
+        return is_plain and x.dtype in DTYPES and 0 < n_rows <= MANY_ROWS
 
     @override
     def fused_linear(
@@ -256,7 +186,10 @@ class TritonKernels(KernelSet):
         is_same = all(tensor.dtype == x.dtype and tensor.device == x.device for tensor in tensors)
         if not self.can_fuse_linear(x) or not is_same or not weight.is_contiguous() or x.stride(-1) != 1:
             return super().fused_linear(x, weight, bias, **given)  # type: ignore[arg-type]
-        return multiply_rows(x, weight, bias, **given)  # type: ignore[arg-type]
+        is_many = x.numel() // x.shape[-1] > max_fused_rows(x)
+        multiply: Any = multiply_many_rows if is_many else multiply_rows
+        found: Tensor = multiply(x, weight, bias, **given)
+        return found
 
     @override
     def write_token(self, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, position: Tensor) -> None:
@@ -292,46 +225,16 @@ class TritonKernels(KernelSet):
 
     @override
     def best_tokens(self, scores: Tensor, bias: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        vocab_size = scores.shape[1]
-        if not _fits_choice(scores) or vocab_size > MAX_BLOCK or count > MAX_CHOICES:
+        if count > MAX_CHOICES or not can_choose_several(scores):
             return super().best_tokens(scores, bias, count)
-        values = torch.empty(len(scores), count, device=scores.device)
-        tokens = torch.empty(len(scores), count, dtype=torch.long, device=scores.device)
-        launch: Any = _choose_tokens[(len(scores),)]
-        with on_device(scores.device):
-            block = triton.next_power_of_2(vocab_size)
-            launch(scores, bias, values, tokens, scores.stride(0), count, vocab_size, block, num_warps=8)
-        return values, tokens
+        return best_tokens(scores, bias, count)
 
     @override
     def choose_token(self, scores: Tensor, bias: Tensor, tokens: Tensor, slot: Tensor, results: Tensor) -> None:
-        if not _fits_choice(scores):
+        if can_choose(scores):
+            choose_token(scores, bias, tokens, slot, results)
+        else:
             super().choose_token(scores, bias, tokens, slot, results)
-            return
-        rows, vocab_size = scores.shape
-        if vocab_size > SPLIT_CHOICE and rows <= MAX_SPLIT_ROWS:
-            _choose_in_parts(scores, bias, tokens, slot, results)
-            return
-        block = min(triton.next_power_of_2(vocab_size), MAX_BLOCK)
-        strides = scores.stride(0), *results.stride()[:2]
-        warps = 16 if block > 1 << 13 else 8
-        launch: Any = _choose_token[(rows,)]
-        with on_device(scores.device):
-            launch(scores, bias, tokens, slot, results, *strides, vocab_size, block, num_warps=warps)
-
-
-def _choose_in_parts(scores: Tensor, bias: Tensor, tokens: Tensor, slot: Tensor, results: Tensor) -> None:
-    """Choose tokens as `choose_token`, with several programs for each row and a second kernel that joins them."""
-    rows, vocab_size = scores.shape
-    parts = triton.cdiv(vocab_size, PART_OF_CHOICE)
-    values = torch.empty(rows, parts, device=scores.device)
-    places = torch.empty(rows, parts, dtype=torch.int32, device=scores.device)
-    find: Any = _find_best[(rows, parts)]
-    take: Any = _take_best[(rows,)]
-    with on_device(scores.device):
-        find(scores, bias, values, places, scores.stride(0), vocab_size, PART_OF_CHOICE, num_warps=4)
-        block = triton.next_power_of_2(parts)
-        take(values, places, tokens, slot, results, *results.stride()[:2], parts, block, num_warps=1)
 
 
 def _write(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, position: Tensor, stride: int) -> None:
@@ -365,7 +268,3 @@ def _fits(*tensors: Tensor) -> bool:
         and all(x.dtype == first.dtype and x.device == first.device for x in tensors)
         and not (torch.is_grad_enabled() and any(x.requires_grad for x in tensors))
     )
-
-
-def _fits_choice(scores: Tensor) -> bool:
-    return scores.dtype == torch.float32 and scores.stride(-1) == 1 and len(scores) > 0

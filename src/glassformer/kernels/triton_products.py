@@ -11,10 +11,12 @@ loads its part of the matrix at once and waits before it reads what the kernel b
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from glassformer.kernels.kernel_set import ACTIVATIONS, NormWeights
+from glassformer.kernels.kernel_set import ACTIVATIONS, KernelSet, NormWeights
 from glassformer.kernels.triton_attention import HAS_TRITON, early_launch, launches_early, on_device
+from glassformer.kernels.triton_rows import gate_rows, normalize_rows
 
 MAX_TILE, LARGE_TILE = 1 << 14, 1 << 13
 """The most numbers of the matrix that a program holds at once; the second is that of large matrices."""
@@ -170,6 +172,34 @@ def multiply_rows(
             **early_launch(x.device),
         )
     return out.view(*x.shape[:-1], n_outputs)
+
+
+def multiply_many_rows(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    *,
+    norm: NormWeights | None,
+    activation: str | None,
+    gated: bool,
+    residual: Tensor | None,
+) -> Tensor:
+    """Return the product of rows x (..., in), as `KernelSet.fused_linear`: the product by torch, the rest by us.
+
+    On a GPU the product also computes relu and the approximate gelu, if there is a bias.
+    """
+    if norm is not None:
+        x = normalize_rows(x, norm.weight, norm.bias, norm.eps, centers=norm.centers)
+    if x.is_cuda and bias is not None and not gated and activation in ("relu", "gelu_tanh"):
+        rows, uses_gelu = x.reshape(-1, x.shape[-1]), activation == "gelu_tanh"
+        y = torch._addmm_activation(bias, rows, weight.t(), use_gelu=uses_gelu).view(*x.shape[:-1], -1)
+        return y if residual is None else y + residual
+    if gated and activation == "silu":
+        gate, up = F.linear(x, weight, bias).chunk(2, -1)
+        y = gate_rows(gate, up)
+        return y if residual is None else y + residual
+    plain = KernelSet()
+    return plain.fused_linear(x, weight, bias, activation=activation, gated=gated, residual=residual)
 
 
 def max_fused_rows(x: Tensor) -> int:

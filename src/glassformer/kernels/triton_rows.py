@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 from glassformer.kernels.kernel_set import StepNumbers
-from glassformer.kernels.triton_attention import HAS_TRITON, on_device
+from glassformer.kernels.triton_attention import HAS_TRITON, early_launch, launches_early, on_device
 
 GATE_BLOCK = 1024
 """The numbers that one program of `gate_rows` computes."""
+NUMBER_BLOCK = 1 << 14
+"""The most keys that a program of `number_rows` reads at once."""
 
 if HAS_TRITON:
     import triton
@@ -22,9 +24,12 @@ if HAS_TRITON:
     @triton.jit  # type: ignore[untyped-decorator]
     def _normalize(  # type: ignore[no-untyped-def]
         x, weight, bias, out, x_r, eps, width: tl.constexpr, block: tl.constexpr, centers: tl.constexpr,
-        has_weight: tl.constexpr, has_bias: tl.constexpr,
+        has_weight: tl.constexpr, has_bias: tl.constexpr, waits: tl.constexpr,
     ):  # fmt: skip
         """Compute the layer norm, or without `centers` the RMS norm, of one row (one program each)."""
+        if waits:
+            tl.extra.cuda.gdc_launch_dependents()
+            tl.extra.cuda.gdc_wait()
         row, numbers = tl.program_id(0).to(tl.int64), tl.arange(0, block)
         is_there = numbers < width
         values = tl.load(x + row * x_r + numbers, mask=is_there, other=0.0).to(tl.float32)
@@ -40,9 +45,12 @@ if HAS_TRITON:
     @triton.jit  # type: ignore[untyped-decorator]
     def _rotate(  # type: ignore[no-untyped-def]
         x, cos, sin, out, x_b, x_h, x_t, c_b, c_t, o_b, o_h, o_t, length, heads,
-        room: tl.constexpr, half: tl.constexpr, block: tl.constexpr,
+        room: tl.constexpr, half: tl.constexpr, block: tl.constexpr, waits: tl.constexpr,
     ):  # fmt: skip
         """Rotate the pairs (x[i], x[i + half]) of all heads of one token (one program each)."""
+        if waits:
+            tl.extra.cuda.gdc_launch_dependents()
+            tl.extra.cuda.gdc_wait()
         row, token = (tl.program_id(0) // length).to(tl.int64), (tl.program_id(0) % length).to(tl.int64)
         head, pairs = tl.arange(0, room)[:, None], tl.arange(0, block)[None, :]
         is_pair = pairs < half
@@ -71,9 +79,12 @@ if HAS_TRITON:
 
     @triton.jit  # type: ignore[untyped-decorator]
     def _number_step(  # type: ignore[no-untyped-def]
-        real, position, positions, added, key_end, n_keys, last, block: tl.constexpr
+        real, position, positions, added, key_end, n_keys, last, block: tl.constexpr, waits: tl.constexpr
     ):
         """Mark the new token of one row (one program each) as real, and write the numbers of `number_step`."""
+        if waits:
+            tl.extra.cuda.gdc_launch_dependents()
+            tl.extra.cuda.gdc_wait()
         row, place = tl.program_id(0).to(tl.int64), tl.load(position)
         count = 0
         for first in range(0, n_keys, block):
@@ -100,7 +111,7 @@ def normalize_rows(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: f
         launch(
             rows, rows if weight is None else weight, rows if bias is None else bias, out, rows.stride(0), eps,
             width=width, block=block, centers=centers, has_weight=weight is not None, has_bias=bias is not None,
-            num_warps=4 if block <= 4096 else 8,
+            waits=launches_early(x.device), num_warps=4 if block <= 4096 else 8, **early_launch(x.device),
         )  # fmt: skip
     return out
 
@@ -116,7 +127,8 @@ def rotate_rows(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     with on_device(x.device):
         launch(
             x, cos, sin, out, *x.stride()[:3], cos.stride(0), cos.stride(2), *out.stride()[:3], length, heads,
-            room=triton.next_power_of_2(heads), half=width // 2, block=triton.next_power_of_2(width // 2), num_warps=4,
+            room=triton.next_power_of_2(heads), half=width // 2, block=triton.next_power_of_2(width // 2),
+            waits=launches_early(x.device), num_warps=4, **early_launch(x.device),
         )  # fmt: skip
     return out
 
@@ -140,7 +152,10 @@ def number_rows(real: Tensor, position: Tensor, dtype: torch.dtype, max_len: int
     key_end = torch.empty(1, dtype=torch.long, device=real.device)
     last = (1 << 31) - 1 if max_len is None else max_len - 1
     launch: Any = _number_step[(batch,)]
-    block = min(triton.next_power_of_2(n_keys), 4096)
+    block = min(triton.next_power_of_2(n_keys), NUMBER_BLOCK)
     with on_device(real.device):
-        launch(real.view(torch.uint8), position, positions, added, key_end, n_keys, last, block, num_warps=4)
+        launch(
+            real.view(torch.uint8), position, positions, added, key_end, n_keys, last, block,
+            launches_early(real.device), num_warps=max(4, min(16, block // 512)), **early_launch(real.device),
+        )  # fmt: skip
     return StepNumbers(positions, added, key_end)

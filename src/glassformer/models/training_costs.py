@@ -111,7 +111,8 @@ def step_memory(
     """Return the memory of a step in bf16 with AdamW on one of `shard` x `tensor` devices that share the model.
 
     `keeps_gradients` says that an update has several steps, between which gradients are kept. `is_alone` says that the
-    run has one device. With checkpointing it has no gradients in float32 then (`training/copy_update.py`).
+    run has one device. Then it has no gradients in float32 (`training/copy_update.py`), but without checkpointing a
+    second set in bf16, in which CUDA graphs leave them.
     """
     parameters = count_parameters(config)
     n_copied: float = parameters
@@ -122,7 +123,8 @@ def step_memory(
     moments, copied = STATE_BYTES["moments"] * own, n_copied * STATE_BYTES["bf16 copy"] / tensor
     states = state_bytes(own, own if keeps_gradients else 0.0, moments=moments, copy=copied)
     gradients = n_copied * STATE_BYTES["bf16 gradients"] / tensor
-    gradients += 0 if keeps_gradients or (is_alone and checkpointing) else STATE_BYTES["gradients"] * own
+    if not keeps_gradients and not (is_alone and checkpointing):
+        gradients += STATE_BYTES["bf16 gradients" if is_alone else "gradients"] * own
     unit = 2 * config.d_model
     has_both = config.kind == "encoder_decoder"
     activations = largest = 0.0

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from glassformer.kernels.kernel_registry import PLAIN
-from glassformer.kernels.kernel_set import KernelSet, StepNumbers
+from glassformer.kernels.kernel_set import KernelSet, StepNumbers, TokenPlace
 from glassformer.nn.tensor_checks import check_divides, check_positive
 
 
@@ -155,6 +155,10 @@ class KVCache:
         values[:, :, self.length : end] = v
         return keys[:, :, :end], values[:, :, :end]
 
+    def next_place(self, layer: int) -> TokenPlace | None:
+        """Return where the next token of each sequence belongs in layer number `layer`; None if `write` must decide."""
+        return None
+
     def write_memory(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Store the keys and values of the encoder's output, (B, G, S, D), of layer number `layer`, and return them."""
         self.check_memory(k.shape[2])
@@ -289,6 +293,10 @@ class SelfSlot:
     def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Append new keys and values, (B, G, new, D), and return all of them, (B, G, S, D)."""
         return self.cache.write(self.index, k, v)
+
+    def next_place(self) -> TokenPlace | None:
+        """Return where the next token of each sequence belongs; None if only `update` can write it."""
+        return self.cache.next_place(self.index)
 
     def read(self) -> tuple[Tensor, Tensor]:
         """Return the keys and values of all tokens of finished forward passes, (B, G, S, D)."""

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from glassformer.kernels.kernel_set import ACTIVATIONS, NormWeights
+from glassformer.nn.attention_backends import Attend
 from glassformer.nn.cache import LayerCache
 from glassformer.nn.feedforward import FeedForward
 from glassformer.nn.masks import Mask
@@ -67,7 +68,7 @@ def fused_layer(
     assert isinstance(qkv, nn.Linear)
     joined = kernels.fused_linear(x, qkv.weight, qkv.bias, norm=_norm_of(parts.attention_norm))
     q, k, v = attention.split(joined, rotation=rotation, kernels=kernels)
-    mixed = attention.attend(q, *cache.self_attn.update(k, v), mask=mask, bias=bias)
+    mixed = _attend(attention.attend, q, k, v, mask=mask, bias=bias, cache=cache)
     x = kernels.fused_linear(merge_heads(mixed), out.weight, out.bias, residual=x)
 
     first, down, norm = _first_linear(ffn), ffn.down_proj, _norm_of(parts.ffn_norm)
@@ -75,6 +76,19 @@ def fused_layer(
     is_gated = ffn.gate_up_proj is not None
     y = kernels.fused_linear(x, first.weight, first.bias, norm=norm, activation=ffn.activation, gated=is_gated)
     return kernels.fused_linear(y, down.weight, down.bias, residual=x)
+
+
+def _attend(
+    attend: Attend, q: Tensor, k: Tensor, v: Tensor, *, mask: Mask | None, bias: Tensor | None, cache: LayerCache
+) -> Tensor:
+    """Write new keys and values (B, G, T, D) to the cache and attend to it: by one kernel, if there is one for both."""
+    place, added = cache.self_attn.next_place(), None if mask is None else mask.additive
+    is_fused = place is not None and attend.backend == "sdpa" and attend.softcap is None
+    if is_fused and place is not None and added is not None and added.key_end is not None:
+        kernels = cache.kernels
+        if kernels.can_attend(q, place.keys, place.values, added.values):
+            return kernels.write_and_attend(q, k, v, place, added.values, added.key_end, attend.scale)
+    return attend(q, *cache.self_attn.update(k, v), mask=mask, bias=bias)
 
 
 def _first_linear(ffn: FeedForward) -> nn.Module | None:

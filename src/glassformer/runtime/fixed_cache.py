@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from glassformer.kernels.kernel_set import StepNumbers
+from glassformer.kernels.kernel_set import StepNumbers, TokenPlace
 from glassformer.nn.cache import KVCache
 from glassformer.runtime.mapped_zeros import map_zeros
 
@@ -105,6 +105,10 @@ class FixedCache(KVCache):
         keys, values = self.keys[layer], self.values[layer]
         self.kernels.write_token(k, v, keys, values, self.position)
         return keys, values
+
+    @override
+    def next_place(self, layer: int) -> TokenPlace | None:
+        return TokenPlace(self.keys[layer], self.values[layer], self.position) if self.is_fixed else None
 
     @override
     def advance(self, n_new: int) -> None:

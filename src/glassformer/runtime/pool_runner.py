@@ -282,7 +282,7 @@ class _RecordedStep:
         self._expected: list[list[int]] = []  # what `numbers` will hold at the next step
         starts, is_active = self.numbers[0], self.numbers[1].bool()
         view = StepTokens(runner.pool, starts, is_active, n_tokens=n_tokens, memory_length=memory_length)
-        compute = partial(_score, runner, self.tokens, self.numbers, view)
+        compute = partial(_score, runner, self.tokens, self.numbers, view, is_narrow=is_greedy)
         if is_greedy:
             self._bias = torch.zeros(runner.model.config.vocab_size, device=device)
             self._given_bias: Tensor | None = None  # the tensor that `_bias` is a copy of
@@ -326,11 +326,15 @@ def _choose(
     return tokens
 
 
-def _score(runner: PoolRunner, tokens: Tensor, numbers: Tensor, view: StepTokens) -> Tensor:
-    """Return the logits (N, T, V) of a recorded step, and advance the running rows in `numbers` by one token."""
+def _score(runner: PoolRunner, tokens: Tensor, numbers: Tensor, view: StepTokens, *, is_narrow: bool) -> Tensor:
+    """Return the logits (N, T, V) of a recorded step, and advance the running rows in `numbers` by one token.
+
+    With `is_narrow` they have the dtype of the model, else they are in float32.
+    """
     view.is_active = numbers[1] > 0
     mask = _memory_mask(numbers[2], view.memory_length) if view.memory_length else None
-    scores = runner._logits(runner._decode(tokens, view, mask))
+    hidden = runner._decode(tokens, view, mask)
+    scores = runner.model.apply_head(hidden) if is_narrow else runner._logits(hidden)
     numbers[0].add_(numbers[1])
     return scores
 

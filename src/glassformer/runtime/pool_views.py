@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from glassformer.kernels.kernel_set import TokenPlace
 from glassformer.nn.cache import KVCache
 from glassformer.runtime.cache_pool import CachePool, PoolRow
 
@@ -203,6 +204,13 @@ class StepTokens(PoolView):
                 width = store.shape[3]
                 store.view(-1, width).index_copy_(0, self._slots, new.reshape(-1, width).to(store.dtype))
         return self.keys[layer][:n, :, : self._end], self.values[layer][:n, :, : self._end]
+
+    @override
+    def next_place(self, layer: int) -> TokenPlace | None:
+        n, keys, values = self._n_rows, self.keys[layer], self.values[layer]
+        if self._offsets.shape[2] > 1 or not self.kernels.can_write_rows(keys, values, keys):
+            return None
+        return TokenPlace(keys[:n, :, : self._end], values[:n, :, : self._end], self._starts)
 
     @override
     def read_memory(self, layer: int) -> tuple[Tensor, Tensor]:

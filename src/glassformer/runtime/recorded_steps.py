@@ -23,12 +23,11 @@ from typing_extensions import override
 
 from glassformer.kernels.kernel_registry import PLAIN
 from glassformer.kernels.kernel_set import KernelSet
-from glassformer.models import EncoderDecoderModel
-from glassformer.nn import KVCache
 from glassformer.nn.attention_backends import reads_unfilled
-from glassformer.runtime.compiled_step import CompiledStep, options_for
 from glassformer.runtime.cuda_graphs import CudaGraph
 from glassformer.runtime.fixed_cache import FixedCache
+from glassformer.runtime.recorded_prompt import MAX_PROMPT_TOKENS, RecordedPrompt
+from glassformer.runtime.step_functions import Steps
 from glassformer.runtime.step_runner import StepRunner, TextModel, modules_of
 
 ROW_STEPS, TOKEN_STEP = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128), 32
@@ -60,7 +59,7 @@ class Recording:
     MAX_BYTES = 2 << 30
     """The most memory of all recordings that a model keeps for later batches."""
 
-    def __init__(self, model: TextModel, shape: Shape, steps: "Steps", kernels: KernelSet = PLAIN):
+    def __init__(self, model: TextModel, shape: Shape, steps: Steps, kernels: KernelSet = PLAIN):
         parameter = next(model.parameters())
         self.shape = shape
         self.kernels = kernels
@@ -92,9 +91,12 @@ class Recording:
         state = self.tokens, self.cache, self.memory, self.memory_mask
         self.score = steps.scorer(*state)
         """The step from `tokens` to logits, not recorded. Searches make it a part of the steps that they record."""
+        self.narrow_score = self.score if steps.are_compiled else steps.narrow_scorer(*state)
+        """The same with logits in the dtype of the model, or in float32."""
         self._cached: dict[Hashable, Any] = {}
         # One memory pool for all graphs, because only one of them runs at a time.
         self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
+        self._seen_prompts: set[tuple[int, bool]] = set()
         self._step = self.record(self.score)
         self._first_step = self.record(steps.first_step(*state, self.source))
 
@@ -139,6 +141,21 @@ class Recording:
             self._cached.pop(next(iter(self._cached)))
         return found
 
+    def recorded_prompt(self, tokens: Tensor, mask: Tensor | None) -> RecordedPrompt | None:
+        """Return the recorded pass that reads prompts of this shape into the cache; None to read them plainly.
+
+        On a GPU short prompts are recorded when their shape comes for the second time.
+        """
+        key = tokens.shape[1], mask is not None
+        is_short = len(tokens) == self.shape.rows and tokens.numel() <= MAX_PROMPT_TOKENS
+        if self._pool is None or self.shape.memories or not is_short:
+            return None
+        if key not in self._seen_prompts:
+            self._seen_prompts.add(key)
+            return None
+        make = partial(RecordedPrompt, self.cache, self._steps.reader, self.record, *key)
+        return self.cached(("prompt", *key), make)
+
     @property
     def nbytes(self) -> int:
         """The size of the key-value cache in bytes."""
@@ -174,64 +191,6 @@ class Recording:
         self.cache.check_room(1)
         scores = self._step()
         self.cache.count()
-        return scores
-
-
-class Steps:
-    """Makes the functions that a `Recording` records, which read and write fixed buffers.
-
-    With `compile` each function is compiled on its first call.
-    """
-
-    def __init__(self, model: TextModel, *, compile: bool, cache_dtype: torch.dtype | None = None):
-        self._model = weakref.ref(model)
-        self.cache_dtype = cache_dtype
-        self._options = options_for(next(model.parameters()).device) if compile else None
-
-    @property
-    def are_compiled(self) -> bool:
-        """Whether the functions are compiled."""
-        return self._options is not None
-
-    def scorer(
-        self, tokens: Tensor, cache: KVCache, memory: Tensor | None, mask: Tensor | None
-    ) -> Callable[[], Tensor]:
-        """Return a function that feeds `tokens` to the model and returns the logits. `memory` is the encoder output."""
-        score = partial(self._score, tokens, cache, memory, mask)
-        return score if self._options is None else CompiledStep(score, self._options)
-
-    def _score(self, tokens: Tensor, cache: KVCache, memory: Tensor | None, mask: Tensor | None) -> Tensor:
-        model = self._model()
-        assert model is not None
-        return StepRunner(model, cache, memory, mask).step(tokens)
-
-    def first_step(
-        self, tokens: Tensor, cache: FixedCache, memory: Tensor | None, mask: Tensor | None, source: Tensor | None
-    ) -> Callable[[], Tensor]:
-        """Return a function that encodes `source` into `memory`, makes the first step and fixes the cache."""
-        plain = partial(self._encode_and_step, tokens, cache, memory, mask, source)
-        if self._options is None:
-            return plain
-        compiled = CompiledStep(plain, self._options)
-
-        def first_step() -> Tensor:
-            if not compiled.is_compiled:
-                plain()  # a model creates tables on its first forward, which must not become part of the compiled code
-            return compiled()
-
-        return first_step
-
-    def _encode_and_step(
-        self, tokens: Tensor, cache: FixedCache, memory: Tensor | None, mask: Tensor | None, source: Tensor | None
-    ) -> Tensor:
-        model = self._model()
-        assert isinstance(model, EncoderDecoderModel)
-        assert memory is not None
-        assert source is not None
-        memory.copy_(EncoderDecoderModel.encode(model, source, mask))
-        cache.restart()
-        scores = self._score(tokens, cache, memory, mask)
-        cache.fix()
         return scores
 
 
@@ -372,9 +331,11 @@ class RecordedStepRunner(StepRunner):
             missing = cache.batch_size - n
             if missing and mask is not None:
                 mask = pad(mask, (0, 0, 0, missing), value=True)
-            scores = super().step(pad(tokens, (0, 0, 0, missing)), mask)[:n]
+            tokens = pad(tokens, (0, 0, 0, missing))
+            recorded = self.recording.recorded_prompt(tokens, mask)
+            scores = super().step(tokens, mask) if recorded is None else recorded(tokens, mask)
             cache.fix()
-            return scores
+            return scores[:n]
         if self._in_order:
             self.recording.tokens[:n] = tokens
             return self.recording.step()[:n]

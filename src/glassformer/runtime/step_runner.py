@@ -46,6 +46,11 @@ class StepRunner:
 
     def step(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
         """Feed `tokens` (N, T) and return the logits (N, V) of the next token. `mask` is False at left padding."""
+        scores = self.logits(tokens, mask)
+        return scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
+
+    def logits(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return what `step` returns, in the dtype of the model."""
         if isinstance(self.model, DecoderModel):
             hidden = self.model.decode(tokens, mask, cache=self.cache)
         else:
@@ -55,8 +60,7 @@ class StepRunner:
                 self.model, tokens, self.memory, self.memory_mask, mask, cache=self.cache
             )
         # The head is the widest layer: only the last position needs it.
-        scores = self.model.apply_head(hidden[:, -1:])[:, 0]
-        return scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
+        return self.model.apply_head(hidden[:, -1:])[:, 0]
 
     def prefill(self, tokens: Tensor, mask: Tensor | None = None, *, copies: int = 1) -> Tensor:
         """Make the first step: read the prompts (B, T) and return the logits (B·copies, V) of the next token.

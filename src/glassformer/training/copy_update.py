@@ -19,8 +19,13 @@ class CopyUpdate:
     def __init__(self, optimizer: torch.optim.Optimizer, copy: ComputeCopy):
         self.optimizer = optimizer
         self.copy = copy
+        self._owns = [own for own, _ in copy.learned_pairs()]
         self._kernel: AdamKernel | None = None
+        self._known: list[int] = []
+        """The addresses of what `_kernel` changes."""
         self._steps: list[Tensor] = []
+        self._split: tuple[object, list[Tensor | None]] = None, []
+        """The gradients of the last call, and their parts for each parameter. CUDA graphs give the same every time."""
         group = optimizer.param_groups[0]
         device = group["params"][0].device
         self._betas = torch.tensor(group["betas"], dtype=torch.float64, device=device)
@@ -29,7 +34,7 @@ class CopyUpdate:
     @torch.no_grad()
     def norm(self, gradients: "Sequence[Tensor | None]") -> Tensor:
         """Return the norm of these gradients, those of `copy.learned`, on the device."""
-        return self._prepared().norm(self.copy.split(gradients))
+        return self._prepared().norm(self._parts(gradients))
 
     @torch.no_grad()
     def step(self, gradients: "Sequence[Tensor | None]", *, found_inf: Tensor, grad_scale: Tensor | None) -> None:
@@ -39,25 +44,35 @@ class CopyUpdate:
         """
         kernel = self._prepared()
         group = self.optimizer.param_groups[0]
-        torch._foreach_add_(self._steps, 1 - found_inf)
+        counted = 1 - found_inf
+        torch._foreach_add_(self._steps, [counted] * len(self._steps))  # adding one tensor to all waits for its value
         corrections = (1 - self._betas ** self._steps[0]).float()
         beta1, beta2 = group["betas"]
         settings = AdamSettings(group["lr"], beta1, beta2, group["eps"], bool(group["decoupled_weight_decay"]))
         scale = self._one if grad_scale is None else grad_scale
-        kernel.step(self.copy.split(gradients), settings, corrections, scale=scale, found_inf=found_inf)
+        kernel.step(self._parts(gradients), settings, corrections, scale=scale, found_inf=found_inf)
+
+    def _parts(self, gradients: "Sequence[Tensor | None]") -> "list[Tensor | None]":
+        if self._split[0] is not gradients:
+            self._split = gradients, self.copy.split(gradients)
+        return self._split[1]
 
     def _prepared(self) -> AdamKernel:
         """Return the kernel for the optimizer's state: a new one if tensors were replaced, as a checkpoint does."""
         state = self.optimizer.state
-        pairs = self.copy.learned_pairs()
-        tensors = []
-        for own, copied in pairs:
+        for own in self._owns:
             if not state[own]:
                 zeros = torch.zeros_like(own, memory_format=torch.contiguous_format)
                 state[own] = {"step": torch.zeros((), device=own.device), "exp_avg": zeros, "exp_avg_sq": zeros.clone()}
-            tensors.append(AdamTensors(own, state[own]["exp_avg"], state[own]["exp_avg_sq"], copied))
-        if self._kernel is None or not self._kernel.is_for(tensors):
+        moments = [state[own][name] for own in self._owns for name in ("exp_avg", "exp_avg_sq")]
+        addresses = [tensor.data_ptr() for tensor in (*self._owns, *moments, *self.copy.learned)]
+        if self._kernel is None or self._known != addresses:
+            tensors = [
+                AdamTensors(own, state[own]["exp_avg"], state[own]["exp_avg_sq"], copied)
+                for own, copied in self.copy.learned_pairs()
+            ]
             decays = {id(p): group["weight_decay"] for group in self.optimizer.param_groups for p in group["params"]}
-            self._kernel = AdamKernel(tensors, [decays[id(own)] for own, _ in pairs])
-        self._steps = [state[own]["step"] for own, _ in pairs]
+            self._kernel = AdamKernel(tensors, [decays[id(own)] for own in self._owns])
+            self._known = addresses
+        self._steps = [state[own]["step"] for own in self._owns]
         return self._kernel

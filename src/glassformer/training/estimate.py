@@ -110,12 +110,13 @@ def estimate_run(
     pace = min(took / flops[step] for step, took in zip(typical, seconds, strict=True))
     parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
     learned = sum(parameter.numel() for parameter in trainer.model.parameters() if parameter.requires_grad)
-    in_copy = trainer.gradients.stays_in_copy  # then there are no gradients in float32
-    gradients = 0 if in_copy else round(state_bytes(0, learned, moments=0))
+    in_copy, is_graphed = trainer.gradients.stays_in_copy, isinstance(trainer.gradients, GraphedGradients)
+    in_float32 = round(state_bytes(0, learned, moments=0))
+    gradients = in_float32 if not in_copy else trainer.setup.copy_bytes if is_graphed else 0
     # Gradients replace activations, and those of a copy exist beside those of the model, unless they are accumulated
     # over passes or preallocated for CUDA graphs. Graphs that contain a copy allocate them after the backward pass.
-    is_copied = trainer.gradients.copy is not None
-    is_kept = growth is not None if is_copied else isinstance(trainer.gradients, GraphedGradients)
+    is_moved = trainer.gradients.copy is not None and not in_copy
+    is_kept = growth is not None if is_moved else is_graphed
     they_stay = config.accumulate * config.passes > 1 or is_kept
     passing = step_bytes + gradients if they_stay else max(step_bytes, gradients + trainer.setup.copy_bytes)
     if step_growth is not None and pilot_growth is not None:
@@ -306,6 +307,7 @@ def _measure_seconds(trainer: Trainer[Batch], steps: list[int]) -> list[float]:
         gradients.add(batch, divisor=max(batch.n_target_tokens, 1), scale=1.0)
         _wait_for(trainer.device)
         seconds.append(time.perf_counter() - began)
+    gradients.clear()
     return seconds
 
 

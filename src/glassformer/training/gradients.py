@@ -49,7 +49,7 @@ class Gradients(Generic[Batch]):
     of training, in which `loss` is computed. `copy` is the copy of the model that `loss` belongs to, if it is one.
     `attention` returns the context manager that chooses the attention kernels, for the backward pass.
 
-    With `stays_in_copy`, the gradient of one batch stays in the copy, in its dtype, and is `in_copy`.
+    With `stays_in_copy`, the gradient of one batch is not moved to the model: it is `in_copy`, in the copy's dtype.
     """
 
     def __init__(
@@ -143,6 +143,8 @@ class GraphedGradients(Gradients[Batch]):
         self._warn = warn
         self._recordings: dict[tuple[object, ...], _Recording] = {}
         self._numbers = torch.ones(2, device=self.device)  # 1 / divisor and scale, read by all graphs
+        self._kept: list[Tensor] = []
+        """With `stays_in_copy`: where all graphs write their gradients."""
         self._pool = torch.cuda.graph_pool_handle()
 
     @override
@@ -150,8 +152,25 @@ class GraphedGradients(Gradients[Batch]):
         if self.copy is None or self.is_off:
             return super()._backward(batch, factor, scale)
         loss = self._differentiate(batch, factor, scale)
-        self.copy.push(add=not self._is_empty)  # all at once, and in place: the graphs contain the addresses
+        # All at once, and in place: the graphs contain the addresses.
+        if self.stays_in_copy:
+            self._keep()
+        else:
+            self.copy.push(add=not self._is_empty)
         return loss
+
+    @torch.no_grad()
+    def _keep(self) -> None:
+        """Move the gradients of the copy to `_kept`."""
+        places, gradients = [], []
+        for kept, parameter in zip(self._kept, self.learned, strict=True):
+            if parameter.grad is None:
+                kept.zero_()
+            else:
+                places.append(kept)
+                gradients.append(parameter.grad)
+                parameter.grad = None
+        torch._foreach_copy_(places, gradients)
 
     @override
     def clear(self) -> None:
@@ -181,6 +200,7 @@ class GraphedGradients(Gradients[Batch]):
             place.fill_(number)  # a copy from the CPU would wait until the device is idle
         recording.graph.replay()
         self._is_empty = False
+        self.in_copy = self._kept
         return recording.loss.clone()  # the next replay writes over it, perhaps before the trainer has read it
 
     def _try_to_record(self, key: tuple[object, ...], batch: Batch) -> None:
@@ -188,6 +208,7 @@ class GraphedGradients(Gradients[Batch]):
         kept: Any = batch.to(self.device)
         if not self._recordings or self.copy is not None:
             self._warm_up(kept)
+        self._prepare_gradients()
         gradients = [parameter.grad for parameter in self.parameters]
         try:
             graph, loss = capture_graph(
@@ -196,8 +217,7 @@ class GraphedGradients(Gradients[Batch]):
         except CaptureError as error:
             for parameter, gradient in zip(self.parameters, gradients, strict=True):
                 parameter.grad = gradient  # the failed recording may have allocated uninitialized gradients
-            if self.copy is not None:
-                self.copy.prepare_gradients()
+            self._prepare_gradients()
             self._recordings.clear()  # after a failed capture they would draw other random numbers
             self.is_off = True
             reason = (str(error).strip() or "no reason given").splitlines()[0].rstrip(".")
@@ -223,9 +243,19 @@ class GraphedGradients(Gradients[Batch]):
         torch.cuda.current_stream().wait_stream(stream)
         if self.copy is None:
             self.clear()
-        else:
-            self.copy.prepare_gradients()
         torch.cuda.set_rng_state(state, self.device)
+
+    def _prepare_gradients(self) -> None:
+        """Remove the gradients of the copy, and allocate those that the graphs write."""
+        if self.copy is None:
+            return
+        if not self.stays_in_copy:
+            self.copy.prepare_gradients()
+            return
+        for parameter in self.learned:
+            parameter.grad = None
+        if not self._kept:
+            self._kept = [torch.zeros_like(parameter) for parameter in self.learned]
 
 
 def can_graph(model: nn.Module, device: torch.device) -> bool:
