@@ -53,6 +53,10 @@ def test_another_folder_or_format_is_an_error(folder, tmp_path):
         TokenizedCorpus(folder)
     (folder / "prepared.json").write_text(text, encoding="utf-8")
     about = json.loads((folder / "prepared.json").read_text(encoding="utf-8"))
+    for edited in ({"format": 1}, {**about, "size": None}, {**about, "versions": [[{}]]}, {**about, "sizes": 3}):
+        (folder / "prepared.json").write_text(json.dumps(edited), encoding="utf-8")
+        with pytest.raises(CorruptFolderError, match=r"lacks what glassformer prepare writes .*prepare again"):
+            TokenizedCorpus(folder)
     (folder / "prepared.json").write_text(json.dumps({**about, "format": 99}), encoding="utf-8")
     with pytest.raises(CorruptFolderError, match="has format 99, expected 1"):
         TokenizedCorpus(folder)

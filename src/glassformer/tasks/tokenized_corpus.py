@@ -56,7 +56,15 @@ class TokenizedCorpus:
                 f"{folder / PREPARED} has format {shown(self._about.get('format'))}, expected {FORMAT}: prepare the "
                 "data again"
             )
-        check_digests(folder, self._about.get("tokenizers", {}))
+        try:
+            self._read_about()
+        except (KeyError, TypeError, AttributeError) as error:
+            wrong = f"{folder / PREPARED} lacks what glassformer prepare writes ({type(error).__name__}: {error})"
+            raise CorruptFolderError(f"{wrong}: {REMAKE}") from error
+
+    def _read_about(self) -> None:
+        """Read the entries of `prepared.json`, and check the files that it lists."""
+        check_digests(self.folder, self._about.get("tokenizers", {}))
         self._check({"folder": "", "sizes": self._about.get("sizes", {})})
         self.task: str = self._about["task"]
         self.options: dict[str, Any] = self._about["options"]
