@@ -102,8 +102,12 @@ class Gradients(Generic[Batch]):
         loss = self._backward(batch.to(self.device), 1 / divisor, scale)  # type: ignore[arg-type]
         self._is_empty = False
         if self.stays_in_copy:
-            self.in_copy = [parameter.grad for parameter in self.learned]
+            self.in_copy = self._left_in_copy()
         return loss
+
+    def _left_in_copy(self) -> "list[Tensor | None]":
+        """Return the gradients of `learned` that the last batch has left."""
+        return [parameter.grad for parameter in self.learned]
 
     def _backward(self, batch: Batch, factor: "float | Tensor", scale: "float | Tensor") -> Tensor:
         """Compute the loss times `factor`, and add its gradient times `scale` to the parameters of the model."""
@@ -143,7 +147,7 @@ class GraphedGradients(Gradients[Batch]):
         self._warn = warn
         self._recordings: dict[tuple[object, ...], _Recording] = {}
         self._numbers = torch.ones(2, device=self.device)  # 1 / divisor and scale, read by all graphs
-        self._kept: list[Tensor] = []
+        self._kept: list[Tensor | None] = []
         """With `stays_in_copy`: where all graphs write their gradients."""
         self._pool = torch.cuda.graph_pool_handle()
 
@@ -159,11 +163,16 @@ class GraphedGradients(Gradients[Batch]):
             self.copy.push(add=not self._is_empty)
         return loss
 
+    @override
+    def _left_in_copy(self) -> "list[Tensor | None]":
+        return super()._left_in_copy() if self.is_off else self._kept
+
     @torch.no_grad()
     def _keep(self) -> None:
         """Move the gradients of the copy to `_kept`."""
         places, gradients = [], []
         for kept, parameter in zip(self._kept, self.learned, strict=True):
+            assert kept is not None
             if parameter.grad is None:
                 kept.zero_()
             else:
@@ -200,7 +209,7 @@ class GraphedGradients(Gradients[Batch]):
             place.fill_(number)  # a copy from the CPU would wait until the device is idle
         recording.graph.replay()
         self._is_empty = False
-        self.in_copy = self._kept
+        self.in_copy = self._left_in_copy()
         return recording.loss.clone()  # the next replay writes over it, perhaps before the trainer has read it
 
     def _try_to_record(self, key: tuple[object, ...], batch: Batch) -> None:
