@@ -1,6 +1,8 @@
 """Stepping Adam with the gradients of a copy changes the model as moving them to the model first does."""
 
 import copy
+import gc
+import weakref
 from dataclasses import replace
 from functools import partial
 
@@ -87,6 +89,21 @@ def test_the_state_of_a_checkpoint_is_used():
     one.step_at_once(2)
     other.step_at_once(2)
     check_equal(one, other)
+
+
+def test_a_step_does_not_keep_the_gradients():
+    """Their memory is needed in the next backward pass."""
+    side = Side()
+    side.backward(0)
+    gradients = [parameter.grad for parameter in side.copied.learned]
+    kept = [weakref.ref(gradient.untyped_storage()) for gradient in gradients]
+    side.update.norm(gradients)
+    side.update.step(gradients, found_inf=FINITE, grad_scale=None)
+    for parameter in side.copied.learned:
+        parameter.grad = None
+    del gradients
+    gc.collect()
+    assert not any(reference() for reference in kept)
 
 
 def test_parameters_with_new_memory_are_updated():

@@ -14,9 +14,12 @@ from glassformer.training.compute_copy import ComputeCopy
 
 
 class CopyUpdate:
-    """Makes the steps of `optimizer`, torch's Adam or AdamW for the parameters of a model that `copy` is a copy of."""
+    """Makes the steps of `optimizer`, torch's Adam or AdamW for the parameters of a model that `copy` is a copy of.
 
-    def __init__(self, optimizer: torch.optim.Optimizer, copy: ComputeCopy):
+    `reuses_gradients` says that all updates get the same list of gradients, with other numbers, as of CUDA graphs.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, copy: ComputeCopy, *, reuses_gradients: bool = False):
         self.optimizer = optimizer
         self.copy = copy
         self._owns = [own for own, _ in copy.learned_pairs()]
@@ -25,7 +28,8 @@ class CopyUpdate:
         """The addresses of what `_kernel` changes."""
         self._steps: list[Tensor] = []
         self._split: tuple[object, list[Tensor | None]] = None, []
-        """The gradients of the last call, and their parts for each parameter. CUDA graphs give the same every time."""
+        """The gradients of the last call, and their parts for each parameter."""
+        self._reuses_gradients = reuses_gradients
         group = optimizer.param_groups[0]
         device = group["params"][0].device
         self._betas = torch.tensor(group["betas"], dtype=torch.float64, device=device)
@@ -51,6 +55,8 @@ class CopyUpdate:
         settings = AdamSettings(group["lr"], beta1, beta2, group["eps"], bool(group["decoupled_weight_decay"]))
         scale = self._one if grad_scale is None else grad_scale
         kernel.step(self._parts(gradients), settings, corrections, scale=scale, found_inf=found_inf)
+        if not self._reuses_gradients:
+            self._split = None, []  # so that their memory is free in the next backward pass
 
     def _parts(self, gradients: "Sequence[Tensor | None]") -> "list[Tensor | None]":
         if self._split[0] is not gradients:

@@ -72,7 +72,7 @@ class GradientSetup(Generic[Batch]):
         """Let the optimizer, torch's Adam or AdamW, read the gradients of the copy, if each update has one batch."""
         is_one_batch = self.config.accumulate * self.config.passes == 1
         if self.copy is not None and is_one_batch and can_use_kernel(self.device, self.copy.dtype):
-            self.copy_update = CopyUpdate(optimizer, self.copy)
+            self.copy_update = CopyUpdate(optimizer, self.copy, reuses_gradients=self._is_graphed)
 
     def norm(self, gradients: Gradients[Batch]) -> Tensor:
         """Return the norm of all gradients together, on the device."""
