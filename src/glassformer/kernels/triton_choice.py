@@ -1,6 +1,6 @@
 """The choice of tokens on a GPU, in Triton: the best token of each row of scores, or the best few.
 
-The functions with `@triton.jit` run on the GPU, as many parallel programs; the others launch them.
+The functions with `@triton.jit` run on the GPU, as many parallel programs; the Python functions launch them.
 """
 
 from typing import Any

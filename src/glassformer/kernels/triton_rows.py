@@ -1,7 +1,7 @@
 """Small operations of a GPU's decoding steps in Triton: norms, rotation, gate, and the position and mask of a step.
 
 Each replaces several of torch's kernels, which take longer to launch than to run. The functions with `@triton.jit` run
-on the GPU, as many parallel programs; the others launch them.
+on the GPU, as many parallel programs; the Python functions launch them.
 """
 
 from typing import Any
