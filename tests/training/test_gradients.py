@@ -148,3 +148,15 @@ def test_graphs_leave_the_gradients_of_a_copy_in_place(tmp_path, record, monkeyp
     assert not isinstance(plain.gradients, gradients.GraphedGradients)
     plain.run()
     assert fingerprint(graphed.model.state_dict()) == fingerprint(plain.model.state_dict())
+
+
+@pytest.mark.parametrize("device", ["cpu", *(["cuda"] if torch.cuda.is_available() else [])])
+def test_seeding_one_device_draws_the_numbers_of_torch(device):
+    def draw():
+        return torch.rand(3).tolist(), torch.rand(3, device=device).tolist()
+
+    for seed in (0, 7, 2**63 - 1):
+        torch.manual_seed(seed)
+        right = draw()
+        gradients.seed_device(seed, torch.device(device))
+        assert draw() == right

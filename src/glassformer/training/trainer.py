@@ -38,7 +38,7 @@ from glassformer.training.adversarial import shifted_embeddings, token_tables
 from glassformer.training.background_save import BackgroundSave, is_save_due, saves_in_background
 from glassformer.training.checkpoint_choice import best_evaluation, choose_parameters, discard_old
 from glassformer.training.gradient_setup import GradientSetup
-from glassformer.training.gradients import Batch, TrainBatch, mix_seed
+from glassformer.training.gradients import Batch, TrainBatch, mix_seed, seed_device
 from glassformer.training.optimizers import make_optimizer
 from glassformer.training.parallel import Parallel
 from glassformer.training.precision import choose_precision
@@ -327,7 +327,7 @@ class Trainer(Generic[Batch]):
         `index` is the number of the pass within the update; it seeds the dropout.
         """
         part = (self.parallel.part,) if self.parallel.part else ()
-        torch.manual_seed(mix_seed(self.config.seed, position, index, *part))
+        seed_device(mix_seed(self.config.seed, position, index, *part), self.device)
         scale = self.state.loss_scale * self.parallel.layout.n_parts  # DDP and FSDP2 average over the parts
         return self.gradients.add(batch, divisor=max(tokens, 1), scale=scale)
 
