@@ -39,7 +39,11 @@ def test_it_gives_the_logits_and_the_cache_of_a_plain_pass(name, mask):
     with torch.inference_mode():
         recording = Recording(model, Shape(2, 20), steps)
         cache = recording.cache
-        record = lambda compute: made.append(Replayed(compute, cache)) or made[-1]  # noqa: E731
+
+        def record(compute):
+            made.append(Replayed(compute, cache))
+            return made[-1]
+
         prompt = RecordedPrompt(cache, steps.reader, record, 4, mask is not None)
         plain = StepRunner(model, model.new_cache(2, 20))
         for _ in range(2):  # a second prompt replaces the first

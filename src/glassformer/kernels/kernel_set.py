@@ -152,7 +152,7 @@ class KernelSet:
         return False
 
     def can_fuse_linear(self, x: Tensor) -> bool:
-        """Return whether `fused_linear` is one kernel for an input like x (..., C): its dtype and number of rows."""
+        """Return whether `fused_linear` is faster than modules for x (..., C), by its dtype and number of rows."""
         return False
 
     def fused_linear(

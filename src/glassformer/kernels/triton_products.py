@@ -193,13 +193,11 @@ def multiply_many_rows(
     if x.is_cuda and bias is not None and not gated and activation in ("relu", "gelu_tanh"):
         rows, uses_gelu = x.reshape(-1, x.shape[-1]), activation == "gelu_tanh"
         y = torch._addmm_activation(bias, rows, weight.t(), use_gelu=uses_gelu).view(*x.shape[:-1], -1)
-        return y if residual is None else y + residual
-    if gated and activation == "silu":
-        gate, up = F.linear(x, weight, bias).chunk(2, -1)
-        y = gate_rows(gate, up)
-        return y if residual is None else y + residual
-    plain = KernelSet()
-    return plain.fused_linear(x, weight, bias, activation=activation, gated=gated, residual=residual)
+    elif gated and activation == "silu":
+        y = gate_rows(*F.linear(x, weight, bias).chunk(2, -1))
+    else:
+        y = KernelSet().fused_linear(x, weight, bias, activation=activation, gated=gated)
+    return y if residual is None else y + residual
 
 
 def max_fused_rows(x: Tensor) -> int:

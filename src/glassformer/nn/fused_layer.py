@@ -1,7 +1,7 @@
 """A Transformer layer by fused kernels, for decoding steps of few tokens (`KernelSet.fused_linear`).
 
-The formula is that of `Layer.forward` with pre-norm and without cross-attention. Each product is one kernel, with the
-norm before it and the activation or the residual sum after it:
+The formula is that of `Layer.forward` with pre-norm and without cross-attention. For the fewest tokens each product is
+one kernel, with the norm before it and the activation or the residual sum after it:
 
     q, k, v = norm(x) W_qkv
     x = x + attend(q, k, v) W_out
@@ -83,8 +83,8 @@ def _attend(
 ) -> Tensor:
     """Write new keys and values (B, G, T, D) to the cache and attend to it: by one kernel, if there is one for both."""
     place, added = cache.self_attn.next_place(), None if mask is None else mask.additive
-    is_fused = place is not None and attend.backend == "sdpa" and attend.softcap is None
-    if is_fused and place is not None and added is not None and added.key_end is not None:
+    has_kernel = attend.backend == "sdpa" and attend.softcap is None
+    if has_kernel and place is not None and added is not None and added.key_end is not None:
         kernels = cache.kernels
         if kernels.can_attend(q, place.keys, place.values, added.values):
             return kernels.write_and_attend(q, k, v, place, added.values, added.key_end, attend.scale)
