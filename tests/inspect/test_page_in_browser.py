@@ -301,7 +301,8 @@ def test_the_live_page_asks_the_server_and_switches_heads_off(live):
     live.click("text=Switch this head off")
     live.wait_for_selector("text=as it was")
     assert live.asked[-1]["options"]["ablate"] == ["decoder.layers.0.cross_attn.head.0"]
-    live.click("text=is off: switch on")
+    with live.expect_response("**/v1/explain/*"):
+        live.click("text=is off: switch on")
     live.wait_for_selector("text=as it was", state="detached")
     assert live.asked[-1]["options"]["ablate"] == []
     live.select_option("#model", "tagger")
@@ -341,10 +342,10 @@ def test_a_link_to_the_live_page_asks_again(live):
 def test_the_live_page_asks_for_slow_parts_only_when_their_view_is_opened(live):
     live.goto(SERVER + "explore#view=flow&text=hello")
     live.wait_for_selector(".view-flow")
-    with live.expect_request("**/v1/explain/*"):
+    with live.expect_response("**/v1/explain/*"):
         live.click('nav a[data-view="why"]')
     assert live.asked[-1]["options"]["parts"] == [*QUICK, "attribution", "ablation"]
-    with live.expect_request("**/v1/explain/*"):
+    with live.expect_response("**/v1/explain/*"):
         live.click('nav a[data-view="health"]')
     assert live.asked[-1]["options"]["parts"] == [*QUICK, "health"]
     assert live.problems == []
