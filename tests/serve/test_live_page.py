@@ -96,6 +96,7 @@ def test_a_tapped_word_shows_what_else_was_likely(page):
     page.click("#reset")
     assert "tap it" in page.inner_text(".hint")
     page.fill("#max_tokens", "3")
+    page.fill("#temperature", "0")
     send(page, "hi")
     page.click(".token >> nth=1")
     rows = page.locator(".alternatives tbody tr")
@@ -105,6 +106,25 @@ def test_a_tapped_word_shows_what_else_was_likely(page):
     assert page.locator(".alternatives").count() == 0
     assert page.locator(".hint").count() == 0
     assert page.problems == []
+
+
+def test_tokens_without_width_can_be_tapped(page):
+    """Tokens of a control character, and of the first byte of a character, have a symbol."""
+    page.select_option("#model", "chat")
+    page.click("#reset")
+    page.evaluate(
+        """() => {
+            const box = add("assistant"), decoder = new TextDecoder();
+            for (const bytes of [[0], [0x1b], [0x7f], [0xc3], [0xa9]])
+                addToken(box, decoder, { token: "one", bytes, logprob: -1 });
+        }"""
+    )
+    tokens = page.locator(".token")
+    assert tokens.all_inner_texts() == ["␀", "␛", "␡", "", "é"]
+    for index in range(tokens.count()):
+        tokens.nth(index).click(timeout=2000)
+        assert page.locator(".alternatives tbody tr").count() == 1
+    page.click("#reset")
 
 
 def test_an_error_is_shown_in_a_sentence(page):
