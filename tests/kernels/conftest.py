@@ -1,8 +1,13 @@
 """Fixtures for tests that build kernels."""
 
+import importlib.util
+import os
+import subprocess
+import sys
 from functools import cache
 
 import pytest
+import torch
 
 from glassformer.kernels import cpp_library, kernel_registry
 
@@ -22,3 +27,20 @@ def no_kernels_loaded(monkeypatch, folder):
     monkeypatch.setattr(kernel_registry, "_warn_once", cache(kernel_registry._warn_once.__wrapped__))
     monkeypatch.delenv(cpp_library.CHOICE_VARIABLE, raising=False)
     monkeypatch.setattr(cpp_library, "supported_sets", lambda: ["dotprod"])
+
+
+@pytest.fixture
+def run_kernels():
+    """A function that runs a program on the GPU or, without one, with Triton's interpreter; it must not fail."""
+
+    def run(program):
+        if importlib.util.find_spec("triton") is None:
+            pytest.skip("needs triton")
+        environment = os.environ | ({} if torch.cuda.is_available() else {"TRITON_INTERPRET": "1"})
+        command = [sys.executable, "-c", program]
+        done = subprocess.run(command, check=False, env=environment, capture_output=True, text=True)
+        if "InterpreterError: TypeError('only 0-dimensional arrays" in done.stderr:
+            pytest.skip("the interpreter of this Triton does not work with this NumPy")
+        assert done.returncode == 0, done.stderr
+
+    return run

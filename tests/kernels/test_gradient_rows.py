@@ -29,7 +29,7 @@ def test_activations_and_their_gradients_are_those_of_torch(device, activation, 
     x = torch.randn(n_rows, width, device=device)
     upstream = torch.randn_like(x)
     exact = x.double().requires_grad_()
-    right = gradient_rows._value(exact, activation)
+    right = gradient_rows.value_of(exact, activation)
     (gradient,) = torch.autograd.grad(right, exact, upstream.double())
     value, *quantized = activate_rows(x, activation)
     torch.testing.assert_close(value, right.detach().float(), atol=1e-5, rtol=1e-4)

@@ -32,7 +32,7 @@ if HAS_TRITON:
         return libdevice.fast_dividef(1.0, 1.0 + tl.exp(-x))
 
     @triton.jit  # type: ignore[untyped-decorator]
-    def _activate(x, kind: tl.constexpr):  # type: ignore[no-untyped-def]
+    def activate(x, kind: tl.constexpr):  # type: ignore[no-untyped-def]
         """Return the activation of x, and its derivative."""
         if kind == 0:
             value, slope = tl.maximum(x, 0.0), tl.where(x > 0.0, 1.0, 0.0)
@@ -58,7 +58,7 @@ if HAS_TRITON:
         first = tl.program_id(0) * n_turns
         for row in range(first, tl.minimum(first + n_turns, n_rows)):
             at = tl.cast(row, tl.int64) * width + lanes
-            value, _ = _activate(tl.load(x + at, mask=lanes < width, other=0.0).to(tl.float32), kind)
+            value, _ = activate(tl.load(x + at, mask=lanes < width, other=0.0).to(tl.float32), kind)
             tl.store(out + at, value.to(out.dtype.element_ty), mask=lanes < width)
             value = tl.where(lanes < width, value, 0.0)
             factor = tl.maximum(tl.max(tl.abs(value), 0) / largest, smallest)
@@ -88,7 +88,7 @@ if HAS_TRITON:
             is_there = (lanes < width) & (row + 1 < last)
             next_upstream = tl.load(gradient + at + width, mask=is_there, other=0.0)
             next_x = tl.load(x + at + width, mask=is_there, other=0.0)
-            _, slope = _activate(before.to(tl.float32), kind)
+            _, slope = activate(before.to(tl.float32), kind)
             value = upstream.to(tl.float32) * slope
             total += value
             tl.store(out + at, value.to(out.dtype.element_ty), mask=lanes < width)
@@ -146,7 +146,7 @@ def activate_rows(x: Tensor, activation: str) -> tuple[Tensor, Tensor, Tensor]:
     """
     n_rows, width = x.shape
     if not _can_use_kernel(x):
-        value = _value(x, activation)
+        value = value_of(x, activation)
         return value, *quantize_rows(value)
     out, numbers, factors = torch.empty_like(x), *_empty_rows(x, n_rows, width)
     with on_device(x.device):
@@ -168,7 +168,7 @@ def activation_gradient(
     """
     n_rows, width = x.shape
     if not _can_use_kernel(gradient, x):
-        value = _gradient(gradient, x, activation)
+        value = gradient_of(gradient, x, activation)
         return value, _partial_sums(value, N_FEW_PROGRAMS), *_quantized_if(quantizes, value)
     out, sums = torch.empty_like(x), _empty_sums(x, width, N_FEW_PROGRAMS)
     numbers, factors = _empty_rows(x, n_rows if quantizes else 0, width)
@@ -262,13 +262,15 @@ def _quantized_if(quantizes: bool, x: Tensor) -> tuple[Tensor, Tensor]:
     return quantize_rows(x) if quantizes else _empty_rows(x, 0, x.shape[1])
 
 
-def _value(x: Tensor, activation: str) -> Tensor:
+def value_of(x: Tensor, activation: str) -> Tensor:
+    """Return the activation of x in plain torch."""
     if activation in ("relu", "silu"):
         return F.relu(x) if activation == "relu" else F.silu(x)
     return F.gelu(x, approximate="tanh" if activation == "gelu_tanh" else "none")
 
 
-def _gradient(gradient: Tensor, x: Tensor, activation: str) -> Tensor:
+def gradient_of(gradient: Tensor, x: Tensor, activation: str) -> Tensor:
+    """Return the gradient of x, given that of its activation, in plain torch."""
     if activation == "relu":
         return gradient * (x > 0)
     if activation == "silu":
