@@ -69,3 +69,19 @@ def reviews(tmp_path):
         encoding="utf-8",
     )
     return path
+
+
+@pytest.fixture
+def training_kernels():
+    """Compile the C++ kernels of training, or skip the test where there is no compiler or no kernel for the CPU."""
+    from glassformer.kernels.cpp_library import KernelBuildError, UnsupportedCPUError
+    from glassformer.kernels.cpu_training import build_training_kernels
+
+    try:
+        build_training_kernels()
+    except UnsupportedCPUError as error:
+        pytest.skip(str(error))
+    except KernelBuildError as error:
+        if "no C++ compiler" not in str(error):
+            raise
+        pytest.skip(str(error))

@@ -50,9 +50,3 @@ def test_a_long_computation_freezes_what_exists_and_unfreezes_it_again():
         fail_within()
     assert counts[0] > before + 1000
     assert gc.get_freeze_count() == 0
-
-
-def test_a_c_library_without_mallopt_is_enough(monkeypatch):
-    monkeypatch.setattr("ctypes.CDLL", lambda name: object())
-    with computing_for_long():
-        pass

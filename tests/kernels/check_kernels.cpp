@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <numeric>
 
+#include "threads.h"
 #include "vectors.h"
 #include "int8.h"
 #include "int8_two_bytes.h"
@@ -14,6 +15,11 @@
 #include "rows.h"
 #include "sampling.h"
 #include "groupwise.h"
+#include "training_attention.h"
+#include "training_rows.h"
+#if defined(__AMX_BF16__)
+#include "training_products.h"
+#endif
 
 #if defined(__AMX_INT8__)
 constexpr bool kHasTiles = true;
@@ -196,15 +202,16 @@ void check_choice(int64_t n) {
   auto score = [&](int64_t i) { return static_cast<float>(x[i] - std::log(total)) + added[i]; };
   std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return x[a] + added[a] > x[b] + added[b]; });
   const int64_t count = draw(1, std::min<int64_t>(n, 64));
+  const bool is_zero = std::all_of(added.begin(), added.end(), [](float number) { return number == 0; });
   std::vector<float> values(count);
   std::vector<int64_t> places(count);
-  best_few_of(x.data(), added.data(), n, {values.data(), places.data(), 0, count});
+  best_few_of(x.data(), added.data(), is_zero, n, {values.data(), places.data(), 0, count});
   for (int64_t i = 0; i < count && added[order[i]] == 0; ++i)
     expect(places[i] == order[i] && std::fabs(values[i] - score(order[i])) < 2e-5, "best tokens (tokens, rank, found, right)",
            n, i, places[i], order[i]);
   x[draw(0, n - 1)] = NAN;
   expect(std::isnan(x[best_of(x.data(), n)]), "NaN is the best token (tokens)", n);
-  best_few_of(x.data(), added.data(), n, {values.data(), places.data(), 0, count});
+  best_few_of(x.data(), added.data(), is_zero, n, {values.data(), places.data(), 0, count});
   expect(std::isnan(values[0]), "NaN in log-probabilities (tokens)", n);
 }
 
@@ -285,6 +292,210 @@ void check_row(int64_t n) {
                     : double(x[i]) * weight[i - half] + double(x[i - half]) * bias[i - half];
   });
 }
+
+// Attention of one sequence in training: T queries and S keys, whose last one stands at the last query.
+struct TrainingCase {
+  int64_t t, s, heads, groups, width, norm, pairs;
+  bool causal;
+};
+
+using Reals = std::vector<double>;
+
+Reals draw_reals(int64_t n) {
+  Reals found(n);
+  for (double& number : found) number = draw_number();
+  return found;
+}
+
+std::vector<float> floats_of(const Reals& x) { return {x.begin(), x.end()}; }
+
+// Return a row of a head, normalized and rotated, by plain loops.
+Reals prepared_row(const TrainingCase& c, const double* x, const double* weight, const double* bias, const double* cos,
+                     const double* sin) {
+  Reals y(x, x + c.width);
+  if (c.norm != kNoNorm) {
+    double mean = 0, square = 0;
+    for (int64_t i = 0; i < c.width && c.norm == kLayerNorm; ++i) mean += x[i] / c.width;
+    for (int64_t i = 0; i < c.width; ++i) square += (x[i] - mean) * (x[i] - mean) / c.width;
+    for (int64_t i = 0; i < c.width; ++i) y[i] = (x[i] - mean) / std::sqrt(square + 1e-3) * weight[i] + bias[i];
+  }
+  for (int64_t i = 0; i < c.pairs; ++i) {
+    const double first = y[i], second = y[i + c.pairs];
+    y[i] = first * cos[i] - second * sin[i];
+    y[i + c.pairs] = second * cos[i] + first * sin[i];
+  }
+  return y;
+}
+
+// Return the attention (T, H * D) of queries (T, H * D) to keys and values (S, G * D), by plain loops. `params` are the
+// weights and biases of the norms of queries and keys, (4, D).
+Reals plain_attention(const TrainingCase& c, const Reals& q, const Reals& k, const Reals& v, const Reals& params,
+                        const Reals& cos, const Reals& sin, const std::vector<uint8_t>& real) {
+  Reals out(c.t * c.heads * c.width);
+  for (int64_t h = 0; h < c.heads; ++h)
+    for (int64_t t = 0; t < c.t; ++t) {
+      const int64_t g = h / (c.heads / c.groups), place = (t * c.heads + h) * c.width;
+      const Reals query = prepared_row(c, &q[place], &params[0], &params[c.width], &cos[t * c.pairs], &sin[t * c.pairs]);
+      Reals scores(c.s, -INFINITY);
+      for (int64_t s = 0; s < c.s; ++s) {
+        if (!real[s] || (c.causal && s > t + c.s - c.t)) continue;
+        const double *weight = &params[2 * c.width], *row = &k[(s * c.groups + g) * c.width];
+        const int64_t angle = c.pairs ? s * c.pairs : 0;
+        const Reals key = prepared_row(c, row, weight, weight + c.width, &cos[angle], &sin[angle]);
+        scores[s] = 0.05 * std::inner_product(query.begin(), query.end(), key.begin(), 0.0);
+      }
+      const double best = *std::max_element(scores.begin(), scores.end());
+      double total = 0;
+      for (double& score : scores) total += score = score == -INFINITY ? 0 : std::exp(score - best);
+      for (int64_t s = 0; s < c.s && total > 0; ++s)
+        for (int64_t i = 0; i < c.width; ++i) out[place + i] += scores[s] / total * v[(s * c.groups + g) * c.width + i];
+    }
+  return out;
+}
+
+// The result equals that of plain loops, and the gradients equal the slope of plain loops in a random direction.
+void check_training_attention(const TrainingCase& c) {
+  const int64_t n_q = c.t * c.heads * c.width, n_k = c.s * c.groups * c.width, angles = std::max<int64_t>(1, c.t * c.pairs);
+  const Reals q = draw_reals(n_q), k = draw_reals(n_k), v = draw_reals(n_k), params = draw_reals(4 * c.width);
+  const Reals cos = draw_reals(angles), sin = draw_reals(angles), of_out = draw_reals(n_q);
+  std::vector<uint8_t> real(c.s);
+  for (uint8_t& is_real : real) is_real = draw(0, 3) > 0;
+  const auto fq = floats_of(q), fk = floats_of(k), fv = floats_of(v), fp = floats_of(params), fo = floats_of(of_out);
+  const auto fc = floats_of(cos), fs = floats_of(sin);
+  std::vector<float> out(n_q + 1, 99.0f), of_q(n_q + 1, 99.0f), of_k(n_k + 1, 99.0f), of_v(n_k + 1, 99.0f);
+  std::vector<float> of_norms(c.groups * 4 * c.width);
+  AttentionCall call = {};
+  call.batch = 1, call.n_queries = c.t, call.n_keys = c.s, call.n_heads = c.heads, call.n_groups = c.groups;
+  call.head_dim = c.width, call.norm = c.norm, call.eps = 1e-3, call.n_pairs = c.pairs;
+  const float* norms = c.norm == kNoNorm ? nullptr : fp.data();
+  auto part = [&](int64_t i) { return norms ? norms + i * c.width : nullptr; };
+  call.q = {fq.data(), n_q, c.heads * c.width, part(0), part(1)};
+  call.k = {fk.data(), n_k, c.groups * c.width, part(2), part(3)};
+  call.v = {fv.data(), n_k, c.groups * c.width, nullptr, nullptr};
+  if (c.pairs) call.cos = fc.data(), call.sin = fs.data();
+  call.real = real.data(), call.causal = c.causal, call.scale = 0.05, call.out = out.data(), call.of_out = fo.data();
+  call.of_q = of_q.data(), call.of_k = of_k.data(), call.of_v = of_v.data(), call.of_norms = of_norms.data();
+  AttentionWorkspace workspace(call);
+  for (int64_t g = 0; g < c.groups; ++g) workspace.forward(0, g), workspace.backward(0, g);
+  const Reals right = plain_attention(c, q, k, v, params, cos, sin, real);
+  for (int64_t i = 0; i < n_q; ++i)
+    expect(std::fabs(out[i] - right[i]) < 1e-4 * (1 + std::fabs(right[i])), "training attention (place, found, right)", i,
+           out[i], right[i]);
+  for (const auto* some : {&out, &of_q, &of_k, &of_v})
+    expect(some->back() == 99.0f, "training attention wrote beyond the end (queries, keys)", c.t, c.s);
+  const Reals by_q = draw_reals(n_q), by_k = draw_reals(n_k), by_v = draw_reals(n_k), by_p = draw_reals(4 * c.width);
+  auto moved = [&](double step) {
+    auto add = [&](const Reals& x, const Reals& by) {
+      Reals y = x;
+      for (size_t i = 0; i < x.size(); ++i) y[i] += step * by[i];
+      return y;
+    };
+    const Reals found = plain_attention(c, add(q, by_q), add(k, by_k), add(v, by_v), add(params, by_p), cos, sin, real);
+    return std::inner_product(found.begin(), found.end(), of_out.begin(), 0.0);
+  };
+  double slope = 0, size = 1;
+  auto add_product = [&](const Reals& by, const float* gradient) {
+    for (size_t i = 0; i < by.size(); ++i) slope += by[i] * gradient[i], size += std::fabs(by[i] * gradient[i]);
+  };
+  add_product(by_q, of_q.data()), add_product(by_k, of_k.data()), add_product(by_v, of_v.data());
+  for (int64_t g = 0; g < c.groups && norms; ++g) add_product(by_p, &of_norms[g * 4 * c.width]);
+  const double expected = (moved(1e-6) - moved(-1e-6)) / 2e-6;
+  expect(std::fabs(slope - expected) < 1e-4 * size, "gradient of training attention (found, right)", slope, expected);
+}
+
+// Cross-entropy and its gradient, the gradient of a gate, and dropout, of n numbers.
+void check_training_rows(int64_t n) {
+  const Reals x = draw_reals(n), more = draw_reals(n), upstream = draw_reals(n);
+  std::vector<float> logits = floats_of(x);
+  logits.push_back(99.0f);
+  double total = 0, mean = 0;
+  for (const double number : x) total += std::exp(number), mean += number / n;
+  const int64_t target = draw(0, n - 1);
+  const float loss = cross_entropy_row(logits.data(), n, target, 0.1f);
+  const double right = std::log(total) - 0.9 * x[target] - 0.1 * mean;
+  expect(std::fabs(loss - right) < 1e-4 * (1 + std::fabs(right)), "cross-entropy (numbers, found, right)", n, loss, right);
+  for (int64_t i = 0; i < n; ++i) {
+    const double gradient = std::exp(x[i]) / total - 0.1 / n - (i == target ? 0.9 : 0.0);
+    expect(std::fabs(logits[i] - gradient) < 1e-5, "gradient of cross-entropy (place, found, right)", i, logits[i], gradient);
+  }
+  expect(logits[n] == 99.0f, "cross-entropy wrote beyond the end of a row (numbers)", n);
+  const auto gate = floats_of(x), up = floats_of(more), of_hidden = floats_of(upstream);
+  std::vector<float> of_gate(n + 1, 99.0f), of_up(n + 1, 99.0f);
+  silu_gate_gradient(of_hidden.data(), gate.data(), up.data(), n, of_gate.data(), of_up.data());
+  for (int64_t i = 0; i < n; ++i) {
+    const double s = 1 / (1 + std::exp(-x[i])), by_gate = upstream[i] * more[i] * s * (1 + x[i] * (1 - s));
+    expect(std::fabs(of_gate[i] - by_gate) < 1e-4 && std::fabs(of_up[i] - upstream[i] * x[i] * s) < 1e-4,
+           "gradient of a gate (place, found, right)", i, of_gate[i], by_gate);
+  }
+  expect(of_gate[n] == 99.0f && of_up[n] == 99.0f, "the gradient of a gate was written beyond the end (numbers)", n);
+  const uint64_t seed = static_cast<uint64_t>(draw(0, 1 << 30)) << 20;
+  std::vector<float> dropped(n + 1, 99.0f);
+  drop_numbers(gate.data(), n, seed, 3, 1u << 31, 2.0f, dropped.data());
+  const uint32_t low = mixed_bits(static_cast<uint32_t>(seed) + mixed_bits(3));
+  const uint32_t high = mixed_bits(static_cast<uint32_t>(seed >> 32) ^ mixed_bits(low));
+  for (int64_t i = 0; i < n; ++i) {
+    const uint64_t place = static_cast<uint64_t>(i) * 0x9e3779b9u + low;
+    const bool is_kept = mixed_bits(mixed_bits(static_cast<uint32_t>(place)) + high) >> 31 != 0;
+    expect(dropped[i] == (is_kept ? 2.0f * gate[i] : 0.0f), "dropout (place, found, input)", i, dropped[i], gate[i]);
+  }
+  expect(dropped[n] == 99.0f, "dropout wrote beyond the end (numbers)", n);
+}
+
+#if defined(__AMX_BF16__)
+double rounded(float x) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x), odd = bits >> 16 & 1;
+  return std::bit_cast<float>((bits + 0x7fff + odd) & 0xffff0000);
+}
+
+// Linear layers of the same rows, and their gradients, by tiles of bfloat16 numbers.
+void check_products(int64_t rows, int64_t n_in, std::vector<int64_t> widths, bool adds) {
+  const auto x = floats_of(draw_reals(rows * n_in));
+  LinearCall call{x.data(), nullptr, rows, n_in, static_cast<int64_t>(widths.size()), adds, 1, {}};
+  std::vector<std::vector<float>> weights, biases, outs, of_outs, of_weights, of_biases;
+  for (const int64_t n : widths) {
+    weights.push_back(floats_of(draw_reals(n * n_in))), biases.push_back(floats_of(draw_reals(n)));
+    of_outs.push_back(floats_of(draw_reals(rows * n)));
+    outs.emplace_back(rows * n + 1, 99.0f), of_weights.emplace_back(n * n_in + 1, 99.0f), of_biases.emplace_back(n + 1, 99.0f);
+  }
+  for (size_t p = 0; p < widths.size(); ++p)
+    call.parts[p] = {weights[p].data(), biases[p].data(), outs[p].data(), of_outs[p].data(), of_weights[p].data(), of_biases[p].data(), widths[p]};
+  TileMemory memory;
+  expect(Linears(call).forward(), "no memory for tiles");
+  std::vector<float> of_x(rows * n_in + 1, 99.0f);
+  call.of_x = of_x.data();
+  expect(Linears(call).backward(memory), "no memory for tiles");
+  const double before = adds ? 99 : 0;
+  for (size_t p = 0; p < widths.size(); ++p) {
+    const int64_t n = widths[p];
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t o = 0; o < n; ++o) {
+        double right = biases[p][o];
+        for (int64_t i = 0; i < n_in; ++i) right += rounded(x[r * n_in + i]) * rounded(weights[p][o * n_in + i]);
+        expect(std::fabs(outs[p][r * n + o] - right) < 1e-3, "product of rows (row, column, found, right)", r, o, outs[p][r * n + o], right);
+      }
+    for (int64_t o = 0; o < n; ++o) {
+      double sum = before;
+      for (int64_t r = 0; r < rows; ++r) sum += of_outs[p][r * n + o];
+      expect(std::fabs(of_biases[p][o] - sum) < 1e-3, "gradient of a bias (place, found, right)", o, of_biases[p][o], sum);
+      for (int64_t i = 0; i < n_in; ++i) {
+        double right = before;
+        for (int64_t r = 0; r < rows; ++r) right += rounded(of_outs[p][r * n + o]) * rounded(x[r * n_in + i]);
+        expect(std::fabs(of_weights[p][o * n_in + i] - right) < 1e-3, "gradient of a weight (row, column, found, right)", o, i,
+               of_weights[p][o * n_in + i], right);
+      }
+    }
+    expect(outs[p].back() == 99 && of_weights[p].back() == 99 && of_biases[p].back() == 99, "a product wrote beyond the end");
+  }
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t i = 0; i < n_in; ++i) {
+      double right = 0;
+      for (size_t p = 0; p < widths.size(); ++p)
+        for (int64_t o = 0; o < widths[p]; ++o) right += rounded(of_outs[p][r * widths[p] + o]) * rounded(weights[p][o * n_in + i]);
+      expect(std::fabs(of_x[r * n_in + i] - right) < 1e-3, "gradient of rows (row, column, found, right)", r, i, of_x[r * n_in + i], right);
+    }
+  expect(of_x.back() == 99, "the gradient of rows was written beyond the end");
+}
+#endif
 
 // Keep the first tokens of an order until their weights reach `limit`, and those that equal the last one if asked.
 void keep_sorted(const std::vector<double>& keys, std::vector<double>& weights, const std::vector<double>& amounts,
@@ -367,5 +578,22 @@ int main() {
   check_heads<128>();
   for (int64_t n = 1; n <= 300; n += 1 + n / 8) check_choice(n);
   for (int64_t n = 1; n <= 300; n += 1 + n / 16) check_row(n);
+  for (int64_t n = 1; n <= 300; n += 1 + n / 16) check_training_rows(n);
+#if defined(__AMX_BF16__)
+  for (const int64_t rows : {1, 15, 16, 17, 32, 33, 50})
+    for (const int64_t n_in : {1, 16, 33, 64}) {
+      check_products(rows, n_in, {draw(1, 40)}, false);
+      check_products(rows, n_in, {16, 5, 33, 32}, true);
+    }
+#endif
+  for (const int64_t norm : {kNoNorm, kLayerNorm, kRmsNorm})
+    for (const int64_t width : {5, 8, 16, 40, 64})
+      for (const bool causal : {false, true}) {
+        check_training_attention({6, 6, 2, 2, width, norm, width / 2, causal});
+        check_training_attention({1, 1, 1, 1, width, norm, 1, causal});
+        check_training_attention({17, 17, 4, 2, width, norm, 2, causal});
+        check_training_attention({7, 19, 3, 1, width, norm, 0, causal});
+        check_training_attention({9, 4, 2, 2, width, norm, 0, causal});
+      }
   std::printf("ok\n");
 }

@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 CROSS_COMPILER, EMULATOR = "x86_64-linux-gnu-g++", "qemu-x86_64"
 EMULATED = {
     "vnni": ["-D__AVX512F__", "-D__AVX512VNNI__"],
-    "amx": ["-D__AVX512F__", "-D__AVX512VNNI__", "-D__AMX_INT8__"],
+    "amx": ["-D__AVX512F__", "-D__AVX512VNNI__", "-D__AMX_INT8__", "-D__AMX_BF16__"],
 }
 
 

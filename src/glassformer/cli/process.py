@@ -1,6 +1,5 @@
 """Prepare and end the process of a command: UTF-8 streams, signals and exit codes."""
 
-import ctypes
 import gc
 import io
 import os
@@ -12,10 +11,8 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, NoReturn
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-"""Parameters of mallopt, from malloc.h of glibc."""
-KEPT_BYTES = 1 << 28
-"""Freed memory that the process keeps, and the size from which memory is returned to the system at once."""
+from glassformer.base.freed_memory import keep_freed_memory
+
 SIGNAL_SECONDS = 10.0
 """Seconds after a signal until the process is ended, if it has not ended by itself."""
 
@@ -59,12 +56,9 @@ def computing_for_long() -> Iterator[None]:
     """Context manager for the part of a command in which a loaded model answers many texts.
 
     The garbage collector then skips what exists already: the modules and the model, which it would read again and
-    again. With glibc, freed memory stays in the process: large tensors of each batch would otherwise be returned to the
-    system and cleared anew, which takes a twentieth of the time.
+    again. Freed memory stays in the process where the C library allows it.
     """
-    with suppress(OSError, AttributeError, TypeError):  # other C libraries lack mallopt
-        for parameter in (M_TRIM_THRESHOLD, M_MMAP_THRESHOLD):
-            ctypes.CDLL(None).mallopt(parameter, KEPT_BYTES)
+    keep_freed_memory()
     gc.freeze()
     try:
         yield

@@ -1,10 +1,10 @@
-"""Compile the C++ kernels of `cpp/` on first use, and load them as torch operations.
+"""Compile the C++ kernels of `cpp/` on first use, and load them: as torch operations, or for training as C functions.
 
 `cpp/int8.h` has the int8 products, `cpp/step.h` attention of one step, `cpp/rows.h` norms, rotary positions and gates,
 `cpp/choice.h` the choice of tokens, `cpp/sampling.h` sampling, `cpp/beams.h` the bookkeeping of beam search;
-`cpp/library.cpp` makes torch operations of them. They are compiled for one of INSTRUCTION_SETS: the best one that the
-CPU has, or the one that the environment variable GLASSFORMER_CPU_KERNELS names. The compiled library is kept in the
-cache folder (`build_cache.py`).
+`cpp/library.cpp` makes torch operations of them. `cpp/training.cpp` has the kernels of training. Each of these files is
+compiled for one of INSTRUCTION_SETS: the best one that the CPU has, or the one that the environment variable
+GLASSFORMER_CPU_KERNELS names. The compiled libraries are kept in the cache folder (`build_cache.py`).
 """
 
 import ctypes
@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -55,7 +56,8 @@ class InstructionSet:
 _AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512vnni", "-mfma", "-mf16c")
 INSTRUCTION_SETS = {
     "amx": InstructionSet(
-        (*_AVX512, "-mamx-tile", "-mamx-int8"), "#include <immintrin.h>\nvoid probe() { _tile_release(); }"
+        (*_AVX512, "-mavx512bf16", "-mamx-tile", "-mamx-int8", "-mamx-bf16"),
+        "#include <immintrin.h>\nvoid probe() { _tile_release(); }",
     ),
     "vnni": InstructionSet(
         _AVX512, "#include <immintrin.h>\n__m512i probe(__m512i x) { return _mm512_dpbusd_epi32(x, x, x); }"
@@ -76,6 +78,20 @@ INSTRUCTION_SETS = {
 """By name. For each kind of CPU the best ones come first: AMX, AVX-512 VNNI, AVX2; ARM dot products, plain NEON."""
 
 
+@dataclass(frozen=True)
+class CppSource:
+    """A C++ file that is compiled to a library. Without torch's headers that takes seconds instead of a minute."""
+
+    file: str
+    prefix: str
+    """The beginning of the library's name in the cache folder."""
+    uses_torch: bool
+
+
+DECODING = CppSource("library.cpp", "cpu", uses_torch=True)
+TRAINING = CppSource("training.cpp", "training", uses_torch=False)
+
+
 class KernelBuildError(RuntimeError):
     """The C++ kernels cannot be built or loaded on this machine."""
 
@@ -93,25 +109,36 @@ def load_cpp_library() -> Any:
 
     `cpp/library.cpp` lists the operations. Raises KernelBuildError if this machine cannot build or load the library.
     """
-    try:
-        return _compile_and_load()
-    except (OSError, ValueError) as error:  # no folder to build in, or a library that cannot be loaded
-        raise KernelBuildError(f"the compiled kernels cannot be used: {error}") from error
-
-
-def _compile_and_load() -> Any:
-    names = wanted_sets()
-    compiler = _compiler()
-    slower: list[str] = []
-    with built_library(_library_name(names, compiler), partial(_build, compiler, names, slower)) as library:
-        torch.ops.load_library(str(library))  # type: ignore[no-untyped-call]
-    for reason in slower:
-        _LOG.warning("the compiled kernels are slower than this CPU allows: %s", reason)
+    _compile_and_load(DECODING, torch.ops.load_library)
     torch.library.register_fake("glassformer_cpu::linear", _fake_linear)
     torch.library.register_fake("glassformer_cpu::two_byte_linear", _fake_linear)
     torch.library.register_fake("glassformer_cpu::attend", _fake_attend)
     torch.library.register_fake("glassformer_cpu::move", lambda *_: None)
     return torch.ops.glassformer_cpu
+
+
+def load_training_library() -> ctypes.CDLL:
+    """Compile the kernels of training if they are not in the cache folder, load them, and return their C functions.
+
+    `cpp/training.cpp` lists the functions. Raises KernelBuildError if this machine cannot build or load the library.
+    """
+    library: ctypes.CDLL = _compile_and_load(TRAINING, ctypes.CDLL)
+    return library
+
+
+def _compile_and_load(source: CppSource, load: Callable[[str], Any]) -> Any:
+    """Compile a source if its library is not in the cache folder, and return load(path of the library)."""
+    try:
+        names, compiler = wanted_sets(), _compiler()
+        slower: list[str] = []
+        name = _library_name(names, compiler, source)
+        with built_library(name, partial(_build, compiler, names, slower, source)) as library:
+            loaded = load(str(library))
+    except (OSError, ValueError) as error:  # no folder to build in, or a library that cannot be loaded
+        raise KernelBuildError(f"the compiled kernels cannot be used: {error}") from error
+    for reason in slower:
+        _LOG.warning("the compiled kernels are slower than this CPU allows: %s", reason)
+    return loaded
 
 
 def wanted_sets() -> list[str]:
@@ -123,9 +150,9 @@ def wanted_sets() -> list[str]:
     supported = supported_sets()
     asked = os.environ.get(CHOICE_VARIABLE) or "auto"
     if asked == "none":
-        raise UnsupportedCPUError(f"{CHOICE_VARIABLE}=none turns the int8 kernels off: use the float model")
+        raise UnsupportedCPUError(f"{CHOICE_VARIABLE}=none turns the C++ kernels off")
     if not supported:
-        raise UnsupportedCPUError(f"no int8 kernels for this {platform.machine()}: use the float model")
+        raise UnsupportedCPUError(f"there are no C++ kernels for this CPU ({platform.machine()})")
     if asked == "auto":
         return supported
     if asked not in supported:
@@ -147,11 +174,11 @@ def supported_sets() -> list[str]:
     # also has AVX-512 BW and VL.
     has_avx2 = torch.cpu._is_avx2_supported() and torch.backends.cpu.get_cpu_capability() != "DEFAULT"
     has_vnni = has_avx2 and torch.cpu._is_vnni_supported()
-    has_amx = has_vnni and torch.cpu._is_amx_tile_supported()
+    has_amx = has_vnni and torch.cpu._is_amx_tile_supported() and torch.cpu._is_avx512_bf16_supported()
     return [name for name, has in (("amx", has_amx), ("vnni", has_vnni), ("avx2", has_avx2)) if has]
 
 
-def _library_name(names: list[str], compiler: list[str]) -> str:
+def _library_name(names: list[str], compiler: list[str], source: CppSource = DECODING) -> str:
     """Return a name that differs for each CPU, compiler, torch and source code.
 
     A new version of a compiler has another time of change: it may know instructions that the old one did not.
@@ -159,7 +186,7 @@ def _library_name(names: list[str], compiler: list[str]) -> str:
     program = Path(compiler[0]).stat()
     identity = f"{torch.__version__} {compiler} {program.st_size} {program.st_mtime_ns} {_all_flags(names)}".encode()
     identity += b"".join(path.read_bytes() for path in SOURCES)
-    return f"cpu-{names[0]}-{hashlib.sha256(identity).hexdigest()[:16]}"
+    return f"{source.prefix}-{names[0]}-{hashlib.sha256(identity).hexdigest()[:16]}"
 
 
 def _all_flags(names: list[str]) -> list[tuple[str, tuple[str, ...]]]:
@@ -172,7 +199,7 @@ def _all_flags(names: list[str]) -> list[tuple[str, tuple[str, ...]]]:
 
 
 def is_library_built() -> bool:
-    """Return whether the library is in the cache folder, so that it need not be compiled.
+    """Return whether the library of decoding is in the cache folder, so that it need not be compiled.
 
     Raises KernelBuildError if it cannot be compiled here: without a compiler, or on a CPU without kernels.
     """
@@ -215,18 +242,19 @@ def _compiler() -> list[str]:
     raise KernelBuildError("no C++ compiler was found to compile the kernels: install g++ or clang++, or set CXX")
 
 
-def _build(compiler: list[str], names: list[str], slower: list[str], library: Path) -> None:
-    """Compile the kernels for the first instruction set that the compiler knows, and write the library.
+def _build(compiler: list[str], names: list[str], slower: list[str], source: CppSource, library: Path) -> None:
+    """Compile a source for the first instruction set that the compiler knows, and write the library.
 
     If that is not the first of `names`, or if the compiler lacks OpenMP, the reason is appended to `slower`.
     """
     home = Path(torch.__file__).parent
-    source = next(path for path in SOURCES if path.suffix == ".cpp")
     name, flags, refused = _known_flags(compiler, names, library.parent)
-    arguments = [f"-I{home / 'include'}", f"-I{home / 'include/torch/csrc/api/include'}", str(source)]
-    arguments += [f"-L{home / 'lib'}", "-ltorch_cpu", "-lc10"]
-    if sys.platform == "darwin":
-        arguments.append(f"-Wl,-rpath,{home / 'lib'}")
+    arguments = [str(FOLDER / source.file)]
+    if source.uses_torch:
+        arguments = [f"-I{home / 'include'}", f"-I{home / 'include/torch/csrc/api/include'}", *arguments]
+        arguments += [f"-L{home / 'lib'}", "-ltorch_cpu", "-lc10"]
+        if sys.platform == "darwin":
+            arguments.append(f"-Wl,-rpath,{home / 'lib'}")
     _run_compiler([*compiler, *flags, *arguments], library)
     if refused:
         threads = "" if OPENMP_FLAGS[0] in flags else ", for one thread"

@@ -16,7 +16,7 @@ typedef int64_t __m128i __attribute__((vector_size(16)));
 typedef int64_t __m256i __attribute__((vector_size(32)));
 typedef int64_t __m512i __attribute__((vector_size(64)));
 typedef uint16_t __mmask16;
-enum { _MM_HINT_T0, _MM_HINT_T1, _CMP_GT_OQ };
+enum { _MM_HINT_T0, _MM_HINT_T1, _CMP_GT_OQ, _MM_FROUND_TO_NEAREST_INT = 0, _MM_FROUND_NO_EXC = 8 };
 
 // The lanes of a register, as numbers of one type.
 template <typename Number, typename Register>
@@ -49,6 +49,7 @@ inline void _mm_storeu_si128(__m128i* to, __m128i x) { std::memcpy(to, &x, 16); 
 inline __m128 _mm256_castps256_ps128(__m256 x) { return read<__m128>(&x); }
 inline __m128 _mm256_extractf128_ps(__m256 x, int half) { return read<__m128>(reinterpret_cast<char*>(&x) + 16 * half); }
 inline __m256 _mm256_castpd_ps(__m256d x) { return read<__m256>(&x); }
+inline void _mm256_storeu_si256(__m256i* to, __m256i x) { std::memcpy(to, &x, 32); }
 inline __m256i _mm256_loadu_si256(const __m256i* from) { return read<__m256i>(from); }
 
 inline __m512 _mm512_set1_ps(float x) { return __m512{} + x; }
@@ -105,6 +106,16 @@ inline __m512 _mm512_cvtph_ps(__m256i x) {  // of normal numbers
     lanes.at[i] = std::bit_cast<float>((bits & 0x8000) << 16 | ((bits >> 10 & 31) + 112) << 23 | (bits & 0x3ff) << 13);
   }
   return lanes.whole();
+}
+inline __m256i _mm512_cvtps_ph(__m512 x, int) {  // of normal numbers, rounded to nearest even
+  const Floats lanes(x);
+  Lanes<uint16_t, __m256i> halves(__m256i{});
+  for (int i = 0; i < 16; ++i) {
+    const uint32_t bits = std::bit_cast<uint32_t>(lanes.at[i]), odd = bits >> 13 & 1;
+    const uint32_t rounded = (bits & 0x7fffffff) - (112u << 23) + 0xfff + odd;
+    halves.at[i] = static_cast<uint16_t>((bits >> 16 & 0x8000) | rounded >> 13);
+  }
+  return halves.whole();
 }
 // Within each 128-bit lane, interleave the low or the high halves of two registers.
 template <typename Numbers, typename Register>
@@ -187,6 +198,32 @@ inline int _mm512_reduce_max_epi32(__m512i x) {
   for (const int32_t lane : Integers(x).at) most = most > lane ? most : lane;
   return most;
 }
+inline __m512i _mm512_unpacklo_epi32(__m512i x, __m512i y) { return interleave<Integers>(x, y, 0); }
+inline __m512i _mm512_unpackhi_epi32(__m512i x, __m512i y) { return interleave<Integers>(x, y, 1); }
+inline __m512i _mm512_unpacklo_epi64(__m512i x, __m512i y) { return interleave<Lanes<int64_t, __m512i>>(x, y, 0); }
+inline __m512i _mm512_unpackhi_epi64(__m512i x, __m512i y) { return interleave<Lanes<int64_t, __m512i>>(x, y, 1); }
+// Choose two 128-bit lanes of x, then two of y: `order` has two bits for each.
+inline __m512i _mm512_shuffle_i32x4(__m512i x, __m512i y, int order) {
+  const Integers one(x), two(y);
+  Integers to(x);
+  for (int i = 0; i < 16; ++i) to.at[i] = (i < 8 ? one : two).at[(order >> i / 4 * 2 & 3) * 4 + i % 4];
+  return to.whole();
+}
+inline __m512i _mm512_permutexvar_epi16(__m512i order, __m512i x) {
+  const Words from(x), places(order);
+  Words to(x);
+  for (int i = 0; i < 32; ++i) to.at[i] = from.at[places.at[i] & 31];
+  return to.whole();
+}
+// Round two registers to bfloat16, to nearest even: first the numbers of y, then those of x.
+inline __m512i _mm512_cvtne2ps_pbh(__m512 x, __m512 y) {
+  Words to(__m512i{});
+  for (int i = 0; i < 32; ++i) {
+    const uint32_t bits = std::bit_cast<uint32_t>(i < 16 ? y[i] : x[i - 16]), odd = bits >> 16 & 1;
+    to.at[i] = static_cast<int16_t>((bits + 0x7fff + odd) >> 16);
+  }
+  return to.whole();
+}
 template <typename... Numbers>
 __m512i _mm512_setr_epi32(Numbers... numbers) {
   const int32_t lanes[] = {numbers...};
@@ -249,6 +286,21 @@ inline void _tile_dpbusd(int to, int x, int w) {
       int32_t sum;
       std::memcpy(&sum, tiles[to][row] + 4 * column, 4);
       for (int i = 0; i < 64; ++i) sum += static_cast<uint8_t>(tiles[x][row][i]) * tiles[w][i / 4][4 * column + i % 4];
+      std::memcpy(tiles[to][row] + 4 * column, &sum, 4);
+    }
+}
+inline void _tile_dpbf16ps(int to, int x, int w) {
+  auto number = [](const int8_t* from) {
+    uint16_t bits;
+    std::memcpy(&bits, from, 2);
+    return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+  };
+  for (int row = 0; row < 16; ++row)
+    for (int column = 0; column < 16; ++column) {
+      float sum;
+      std::memcpy(&sum, tiles[to][row] + 4 * column, 4);
+      for (int i = 0; i < 32; ++i)
+        sum += number(&tiles[x][row][2 * i]) * number(&tiles[w][i / 2][4 * column + i % 2 * 2]);
       std::memcpy(tiles[to][row] + 4 * column, &sum, 4);
     }
 }

@@ -1,9 +1,11 @@
 // What the kernels include: the standard library, the intrinsics of the CPU, and OpenMP where the compiler has it.
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <type_traits>
 #include <utility>

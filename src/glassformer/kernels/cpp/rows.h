@@ -5,9 +5,13 @@
 template <typename Count>
 inline Numbers load_part(const float* from, Count count) {
   if (count >= kTogether) return load(from);
+#if defined(__AVX512F__)
+  return _mm512_maskz_loadu_ps(lane_mask(count), from);
+#else
   float numbers[kTogether] = {};
   std::copy_n(from, static_cast<int64_t>(count), numbers);
   return load(numbers);
+#endif
 }
 
 template <typename Count>
@@ -16,7 +20,11 @@ inline void store_part(const Numbers& x, float* to, Count count) {
     std::memcpy(to, &x, sizeof(x));
     return;
   }
+#if defined(__AVX512F__)
+  _mm512_mask_storeu_ps(to, lane_mask(count), x);
+#else
   std::memcpy(to, &x, static_cast<size_t>(count) * sizeof(float));
+#endif
 }
 
 // Call body(i, count) for the registers of a row of n floats. `count` is less than a register only in the last call.
