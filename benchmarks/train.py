@@ -5,9 +5,9 @@
 Every trainer gets the same batch, without padding, so that the handling of padding does not matter. A step is forward,
 label-smoothed loss, backward, gradient clipping and a fused Adam update, in training mode with the same dropout.
 Glassformer's step is one update of its `Trainer`, as `glassformer train` makes it. Steps are measured in float32, and
-with bfloat16 autocast too if the CPU has matrix units (AMX). In each round, every trainer makes one step, so that noise
-affects all of them. The table shows medians over the rounds. Its last column is the model's arithmetic rate divided by
-the highest rate of a matrix product that was measured in the same run.
+in bf16 if the CPU has AMX: the peers under torch's autocast, Glassformer as its `Trainer` computes it. In each round,
+every trainer makes one step, so that noise affects all of them. The table shows medians over the rounds. Its last
+column is the model's arithmetic rate divided by the highest rate of a matrix product measured in the same run.
 """
 
 import argparse
@@ -26,7 +26,8 @@ from glassformer.bench.result_file import check_new, write_result
 from glassformer.data.batching.pair_batches import PairBatch
 from glassformer.models import EncoderDecoderModel, ModelConfig
 from glassformer.tasks.seq2seq_task import pair_loss
-from glassformer.training.precision import Precision, autocast
+from glassformer.training.cpu_kernels import choose_cpu_kernels
+from glassformer.training.precision import Precision
 from glassformer.training.train_config import TrainConfig
 from glassformer.training.trainer import Trainer
 
@@ -86,8 +87,10 @@ def glassformer_step(size: Size, source: Tensor, target: Tensor) -> Step:
 
     @cache
     def trainer(precision: Precision) -> Trainer[PairBatch]:
-        train = TrainConfig(lr=1e-4, schedule="constant", warmup=0, clip=1.0, precision=precision, device="cpu")
-        return Trainer(
+        train = TrainConfig(
+            minutes=10, lr=1e-4, schedule="constant", warmup=0, clip=1.0, precision=precision, device="cpu"
+        )
+        trainer = Trainer(
             model=model,
             config=train,
             batches=SameBatch(batch),
@@ -95,6 +98,9 @@ def glassformer_step(size: Size, source: Tensor, target: Tensor) -> Step:
             evaluate=dict,
             folder=Path("unused: no checkpoint is written"),
         )
+        for line in choose_cpu_kernels(trainer, size.batch * size.length * size.flops_a_target_token()):
+            print(line)
+        return trainer
 
     return lambda precision: trainer(precision)._update()
 
@@ -183,7 +189,7 @@ def _step(model: nn.Module, loss: Callable[[], Tensor]) -> Step:
 
     def step(precision: Precision) -> None:
         optimizer.zero_grad(set_to_none=True)
-        with autocast(precision, torch.device("cpu")):
+        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
             value = loss()
         value.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)

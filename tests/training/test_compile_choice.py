@@ -16,7 +16,7 @@ from training.tiny_trainer import CONFIG, make_trainer
 @pytest.fixture(autouse=True)
 def no_compiler(monkeypatch):
     for name in ("compile_layers", "uncompile_layers"):
-        monkeypatch.setattr(gradient_setup, name, lambda module: None)
+        monkeypatch.setattr(gradient_setup, name, lambda module, **options: None)
 
 
 def make(folder, is_gpu=True, **options):

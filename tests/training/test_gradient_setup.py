@@ -91,7 +91,7 @@ def test_a_run_that_diverges_is_noticed_one_update_late(tmp_path):
 
 
 def test_copies_are_made_only_where_they_are_useful(tmp_path, monkeypatch):
-    monkeypatch.setattr(gradient_setup, "compile_layers", lambda module: None)
+    monkeypatch.setattr(gradient_setup, "compile_layers", lambda module, in_processes: None)
 
     def setup(**options):
         config = replace(CONFIG, **options)

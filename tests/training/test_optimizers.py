@@ -8,7 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glassformer.models import DecoderModel, ModelConfig
-from glassformer.training.optimizers import Muon, make_optimizer, orthogonalize
+from glassformer.training.bf16_linear import bf16_matmuls
+from glassformer.training.optimizers import (
+    MARGIN,
+    QUINTICS,
+    Muon,
+    _orthogonalize_by_grams,
+    make_optimizer,
+    orthogonalize,
+)
 from glassformer.training.train_config import TrainConfig
 
 SMALL = ModelConfig(vocab_size=23, n_decoder_layers=2, d_model=16, n_heads=4, d_ff=24, head="language_model")
@@ -44,7 +52,7 @@ def test_orthogonalize_moves_singular_values_near_one_and_keeps_directions(n_row
 
 @pytest.mark.parametrize("noise", [0.0, 0.01, 0.05])
 def test_orthogonalize_is_stable_in_bfloat16_for_rank_one(noise):
-    """In bfloat16, which GPUs use, rounding may raise a singular value above 1."""
+    """In bfloat16, which GPUs and CPUs with AMX use, rounding may raise a singular value above 1."""
     for seed in range(20):
         random = torch.Generator().manual_seed(seed)
         left, right = torch.randn(16 + seed, 1, generator=random), torch.randn(1, 40, generator=random)
@@ -53,8 +61,45 @@ def test_orthogonalize_is_stable_in_bfloat16_for_rank_one(noise):
         assert torch.linalg.matrix_norm(found.float(), 2) < 1.4
 
 
-def test_orthogonalize_of_zeros_is_zero():
-    assert (orthogonalize(torch.zeros(1, 4, 6)) == 0).all()
+@pytest.mark.parametrize("has_amx", [True, False])
+def test_in_bf16_a_cpu_with_amx_orthogonalizes_in_bf16(monkeypatch, has_amx):
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: has_amx)
+    matrices = torch.randn(2, 24, 8)
+    assert torch.equal(orthogonalize(matrices), _orthogonalize_by_grams(matrices))
+    with bf16_matmuls():
+        found = orthogonalize(matrices)
+        assert orthogonalize(matrices.double()).dtype == torch.float64
+    assert found.dtype == torch.float32
+    assert torch.equal(found, found.bfloat16().float()) == has_amx
+
+
+@pytest.mark.parametrize("shape", [(3, 24, 8), (3, 8, 24), (2, 8, 13)])
+@pytest.mark.parametrize("smallest", [1.0, 1e-2, 1e-4, 0.0])
+def test_gram_matrices_alone_give_the_same_result(shape, smallest):
+    """Also for singular values that are lost in the rounding of the Gram matrix."""
+    random = torch.Generator().manual_seed(0)
+    n = min(shape[1:])
+    left = torch.linalg.qr(torch.randn(shape[0], shape[1], n, generator=random)).Q
+    right = torch.linalg.qr(torch.randn(shape[0], shape[2], n, generator=random)).Q
+    matrices = (left * torch.linspace(smallest, 1, n)) @ right.mT
+    exact = orthogonalize_plainly(matrices.double())
+    for found in (orthogonalize(matrices), _orthogonalize_by_grams(matrices)):
+        torch.testing.assert_close(found.double(), exact, atol=2e-4, rtol=0)
+    torch.testing.assert_close(_orthogonalize_by_grams(matrices.double()), exact, atol=1e-9, rtol=0)
+
+
+def orthogonalize_plainly(matrices):
+    """The definition: the polynomials act on the singular values."""
+    left, values, right = torch.linalg.svd(matrices, full_matrices=False)
+    values = values / values.pow(4).sum(-1, keepdim=True).pow(0.25) / MARGIN
+    for a, b, c in QUINTICS:
+        values = values * (a + b * values**2 + c * values**4)
+    return (left * values[..., None, :]) @ right
+
+
+@pytest.mark.parametrize("shape", [(1, 4, 6), (1, 4, 9), (1, 9, 4)])
+def test_orthogonalize_of_zeros_is_zero(shape):
+    assert (orthogonalize(torch.zeros(shape)) == 0).all()
 
 
 def test_matrices_of_one_shape_do_not_mix():

@@ -3,7 +3,7 @@
 import torch
 
 from glassformer.training.lora import LowRank
-from glassformer.training.precision import WIDE, autocast, choose_precision
+from glassformer.training.precision import WIDE, autocast, choose_precision, uses_bf16_matmuls
 
 CPU = torch.device("cpu")
 
@@ -24,9 +24,23 @@ def test_automatic_precision_is_bf16_only_for_wide_models_with_hardware_for_it(m
     assert choose_precision("fp16", CPU, narrow) == "fp16"
 
 
-def test_autocast_computes_products_in_the_chosen_precision():
+def test_autocast_computes_products_in_the_chosen_precision(monkeypatch):
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
     linear, x = torch.nn.Linear(4, 4), torch.randn(2, 4)
     for precision, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
         with autocast(precision, CPU):
             assert linear(x).dtype == dtype
     assert linear.weight.dtype == torch.float32
+
+
+def test_on_a_cpu_with_amx_only_products_read_bf16(monkeypatch):
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
+    linear, x = torch.nn.Linear(4, 4), torch.randn(2, 4)
+    with autocast("bf16", CPU):
+        assert torch.backends.mkldnn.matmul.fp32_precision == "bf16"
+        assert linear(x).dtype == torch.float32
+    with autocast("fp32", CPU):
+        assert torch.backends.mkldnn.matmul.fp32_precision != "bf16"
+    found = [uses_bf16_matmuls(precision, CPU) for precision in ("bf16", "fp32", "fp16")]
+    assert found == [True, False, False]
+    assert not uses_bf16_matmuls("bf16", torch.device("cuda"))

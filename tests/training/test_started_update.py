@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from glassformer.training.started_update import StartedUpdate, can_apply_on_device
+from glassformer.training.started_update import StartedUpdate, can_apply_on_device, divide_gradients
 
 
 def step(value, *, clip, loss=1.0, apply=True):
@@ -43,3 +43,18 @@ def test_only_fused_adam_on_a_gpu_is_stepped_on_the_device():
     assert can_apply_on_device(adam, torch.device("cuda"))
     assert not can_apply_on_device(adam, torch.device("cpu"))
     assert not can_apply_on_device(torch.optim.SGD(adam.param_groups[0]["params"]), torch.device("cuda"))
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.SGD])
+def test_gradients_divided_in_the_step_give_the_same_parameters(kind):
+    found = []
+    for in_step in (False, True):
+        parameter = torch.nn.Parameter(torch.arange(5.0))
+        parameter.grad = torch.linspace(-3.0, 4.0, 5)
+        optimizer = kind([parameter], lr=0.1, **({"fused": True} if kind is torch.optim.Adam else {}))
+        for divisor in (2.5, 1.0):
+            parameter.grad = torch.linspace(-3.0, 4.0, 5)
+            divide_gradients(optimizer, [parameter.grad], divisor, in_step=in_step)
+            optimizer.step()
+        found.append(parameter.detach())
+    torch.testing.assert_close(*found)

@@ -97,5 +97,8 @@ class LayerInputs:
         if rotary is None or index in self.kinds.unrotated_layers:
             return None
         if is_local not in self._rotations:
-            self._rotations[is_local] = rotary(self.shared.positions)
+            rotation, like = rotary(self.shared.positions), self.shared.like
+            if torch.is_grad_enabled() and self.shared.dtype == like.dtype:  # once, not in every layer
+                rotation = Rotation(*(table.to(like.dtype) for table in rotation))
+            self._rotations[is_local] = rotation
         return self._rotations[is_local]

@@ -102,6 +102,8 @@ class MultiHeadAttention(nn.Module):
         self.relative_k_proj = nn.Linear(d_model, n_heads * head_dim, bias=has_key_bias) if relative_proj else None
         self.qkv_proj: nn.Module | None = None
         """The three input projections fused into one; set only in packed models (`runtime/packed_model.py`)."""
+        self.kv_proj: nn.Module | None = None
+        """The projections of keys and values fused into one; set only in copies of models for training."""
         self.norms_all_heads = qk_norm is not None and qk_norm_over == "all_heads"
         self.clip_qkv = clip_qkv
 
@@ -174,9 +176,13 @@ class MultiHeadAttention(nn.Module):
         if self.qkv_proj is not None and key is query and value is query:
             q, k, v = self.split(self.qkv_proj(query), rotation=rotation, kernels=kernels)
         else:
+            if self.kv_proj is not None and value is key:
+                keys, values = self.kv_proj(key).chunk(2, -1)
+            else:
+                keys, values = self.k_proj(key), self.v_proj(value)
             q = self._prepare(self.q_proj(query), self.n_heads, self.q_norm, rotation, kernels)  # (B, H, T, D)
-            k = self._prepare(self.k_proj(key), self.n_kv_heads, self.k_norm, rotation, kernels)  # (B, G, S, D)
-            v = split_heads(self._clip(self.v_proj(value)), self.n_kv_heads)  # (B, G, S, D)
+            k = self._prepare(keys, self.n_kv_heads, self.k_norm, rotation, kernels)  # (B, G, S, D)
+            v = split_heads(self._clip(values), self.n_kv_heads)  # (B, G, S, D)
         return (q, k, v) if cache is None else (q, *cache.update(k, v))
 
     def split(

@@ -106,9 +106,11 @@ class Rotation(NamedTuple):
             return torch.cat((self.rotate(x[..., :width]), x[..., width:]), dim=-1)
         if kernels is not None and kernels.has_row_kernels(x):
             return kernels.rotate(x, self.cos, self.sin)
-        first, second = x.chunk(2, dim=-1)
-        cos, sin = self.cos.to(x.dtype), self.sin.to(x.dtype)
-        return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+        # As (B, T, H, D), which is the order in memory of projected queries and keys: then attention keeps this order,
+        # and its output needs no copy when the heads are merged.
+        first, second = x.transpose(1, 2).chunk(2, dim=-1)
+        cos, sin = (table.transpose(1, 2).to(x.dtype) for table in self)
+        return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).transpose(1, 2)
 
 
 class Rotary(nn.Module):

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from glassformer.training.budget import Planner, TimeBudget, guess_costs, updates_that_fit
 from glassformer.training.callbacks import Callbacks, attach
 from glassformer.training.compile_choice import choose_compilation
+from glassformer.training.cpu_kernels import choose_cpu_kernels
 from glassformer.training.estimate import (
     Estimate,
     MeasuredCost,
@@ -91,7 +92,8 @@ def train_run(
         folder=run.checkpoints,
         parallel=parallel or Parallel(),
     )
-    notes = [*notes, *choose_compilation(trainer)]
+    flops_per_update = config.accumulate * config.passes * flops(batches[0])
+    notes = [*notes, *choose_compilation(trainer), *choose_cpu_kernels(trainer, flops_per_update)]
     # Load the libraries of scores and charts first, so that their memory does not count as memory of the run.
     prepare_tensorboard()
     if not trainer.parallel.is_active:  # otherwise the whole model exists during a validation only

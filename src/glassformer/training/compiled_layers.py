@@ -11,10 +11,14 @@ from types import MethodType
 from typing import Any
 
 import torch
-from torch import nn
+import torch._functorch.config as functorch_config
+from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.checkpoint import checkpoint
 
-from glassformer.nn import Layer
+from glassformer.nn import Layer, Stack
+from glassformer.nn.attention_backends import Attend
+from glassformer.nn.dropout import Dropout
 from glassformer.runtime.compile_cache import separate_compile_cache
 
 LONG = [
@@ -29,23 +33,59 @@ SHORT = [LONG[1], LONG[2], LONG[0], LONG[3]]
 """The same for short sequences, whose batches have many shapes."""
 
 
-def compile_layers(model: nn.Module) -> None:
-    """Compile all layers of a model, in place; `uncompile_layers` undoes it. Each is compiled at its first call."""
+def compile_layers(model: nn.Module, *, in_processes: bool = False) -> None:
+    """Compile all layers of a model, in place; `uncompile_layers` undoes it. Each is compiled at its first call.
+
+    With gradient checkpointing, a layer's forward pass and its repetition are compiled together: then the backward pass
+    repeats only what it needs, and not, for example, the last product of a layer. Other models repeat whole layers:
+    those with dropout, because the compiler would store most results of a layer or drop other elements in the
+    repetition, and those trained `in_processes`, where a repeated layer may gather its weights again.
+    """
     separate_compile_cache()
-    layers = [module for module in model.modules() if isinstance(module, Layer)]
-    compiled: dict[type, Callable[..., Any]] = {}
-    for layer in layers:
-        kind = type(layer)
-        if kind not in compiled:
-            compiled[kind] = torch.compile(kind.forward)
-        layer.forward = MethodType(compiled[kind], layer)  # type: ignore[method-assign]
+    compiled: dict[object, Callable[..., Any]] = {}
+    for stack in [module for module in model.modules() if isinstance(module, Stack)]:
+        repeats = stack.gradient_checkpointing and not in_processes and not _has_dropout(stack)
+        if repeats:  # the compiled layers do it themselves
+            stack.gradient_checkpointing, stack.__dict__["has_compiled_checkpointing"] = False, True
+        for layer in stack.layers:
+            key = type(layer), repeats
+            if key not in compiled:
+                forward = type(layer).forward
+                compiled[key] = _compile_checkpointed(forward) if repeats else torch.compile(forward)
+            layer.forward = MethodType(compiled[key], layer)
 
 
 def uncompile_layers(model: nn.Module) -> None:
     """Undo `compile_layers`."""
-    for layer in model.modules():
-        if isinstance(layer, Layer):
-            layer.__dict__.pop("forward", None)
+    for module in model.modules():
+        if isinstance(module, Layer):
+            module.__dict__.pop("forward", None)
+        elif isinstance(module, Stack) and module.__dict__.pop("has_compiled_checkpointing", False):
+            module.gradient_checkpointing = True
+
+
+def _compile_checkpointed(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return `forward`, without dropout, compiled so that the backward pass repeats it instead of reading results."""
+
+    @torch.compile
+    def compiled(layer: nn.Module, x: Tensor, **inputs: Any) -> Tensor:
+        if not layer.training or inputs.get("cache") is not None:
+            return forward(layer, x, **inputs)
+        found: Tensor = checkpoint(forward, layer, x, use_reentrant=False, **inputs)
+        return found
+
+    def run(layer: nn.Module, x: Tensor, **inputs: Any) -> Tensor:
+        # By default the compiler stores some results anyway: those of functions whose gradient we define.
+        with functorch_config.patch(activation_memory_budget=0.0):
+            return compiled(layer, x, **inputs)
+
+    return run
+
+
+def _has_dropout(stack: nn.Module) -> bool:
+    modules = list(stack.modules())
+    rates = [module.p for module in modules if isinstance(module, Dropout)]
+    return any([*rates, *(module.dropout for module in modules if isinstance(module, Attend))])
 
 
 @contextmanager

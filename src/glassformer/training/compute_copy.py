@@ -3,7 +3,8 @@
 The model keeps its parameters in float32 under their own names: the optimizer, validations and checkpoints use them.
 The copy holds the same values in the dtype of the training step, laid out for fast products:
 
-- one matrix for the queries, keys and values of self-attention, and one for both inputs of a gated feed-forward,
+- one matrix for the queries, keys and values of self-attention, one for the keys and values of cross-attention, and
+  one for both inputs of a gated feed-forward,
 - a vocabulary padded to a multiple of 64, because the fast product kernels of GPUs need one.
 
 `ComputeCopy.pull` copies parameters from the model, `push` moves gradients to it. So autocast need not convert every
@@ -159,11 +160,14 @@ def _fuse(model: nn.Module) -> Iterator[tuple[Sequence[Tensor], nn.Parameter]]:
     """
     for module in list(model.modules()):
         if isinstance(module, Layer):
-            own = module.self_attn
+            own, cross = module.self_attn, module.cross_attn
             linears = [own.q_proj, own.k_proj, own.v_proj]
             if type(own) is MultiHeadAttention and _can_fuse(linears):
                 yield from _fuse_linears(linears, own, "qkv_proj")
                 del own.q_proj, own.k_proj, own.v_proj
+            if type(cross) is MultiHeadAttention and _can_fuse([cross.k_proj, cross.v_proj]):
+                yield from _fuse_linears([cross.k_proj, cross.v_proj], cross, "kv_proj")
+                del cross.k_proj, cross.v_proj
         elif type(module) is FeedForward and module.gate_proj is not None:
             linears = [module.gate_proj, module.up_proj]
             if _can_fuse(linears):

@@ -64,7 +64,7 @@ class _Linear(torch.autograd.Function):
         ctx.save_for_backward(x, weight)
         rows, transposed = x.flatten(0, -2), weight.t().contiguous()
         result = torch.mm(rows, transposed) if bias is None else torch.addmm(bias, rows, transposed)
-        return result.view(*x.shape[:-1], len(weight))
+        return result if x.dim() == 2 else result.view(*x.shape[:-1], len(weight))
 
     @staticmethod
     @override

@@ -386,13 +386,13 @@ def _measure_memory(trainer: Trainer[Batch], step: int) -> int:
 
 
 def _differentiate(trainer: Trainer[Batch], loss: Tensor) -> None:
-    with trainer.gradients.attention():  # gradient checkpointing has to choose the same kernels as in the forward pass
+    with trainer.gradients.layers(), trainer.gradients.attention():  # the same as in the forward pass (checkpointing)
         torch.autograd.grad(loss, trainer.gradients.learned, allow_unused=True)
 
 
 def _loss(trainer: Trainer[Batch], step: int) -> Tensor:
     batch = trainer.batches[step].to(trainer.device)
-    with trainer.gradients.autocast():
+    with trainer.gradients.layers(), trainer.gradients.autocast():
         return trainer.gradients.loss(batch)  # type: ignore[arg-type]
 
 

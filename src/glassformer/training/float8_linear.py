@@ -11,6 +11,7 @@ A product of fp8 numbers takes about half the time of one in bf16. Each row of a
 each row anyway. The parameters stay as they are. `use_float8` puts these layers into a model from outside.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -107,6 +108,18 @@ class _Float8Product(torch.autograd.Function):
         gradient = upstream[0]
         of_x = float8_product(*quantize_rows(gradient), *quantize_rows(weight.t()), dtype=x.dtype)
         return of_x, gradient.t() @ x, gradient.sum(0) if ctx.has_bias else None
+
+
+def linear_rows(x: Tensor, weight: Tensor, bias: Tensor | None, in_float8: bool) -> Tensor:
+    """Return x Wᵀ + b of x (N, in) and weight (out, in), computed in fp8 or in the dtype of x."""
+    if in_float8:
+        return float8_product(*quantize_rows(x), *quantize_rows(weight), bias=bias, dtype=x.dtype)
+    return F.linear(x, weight, bias)
+
+
+def quantized_product(gradient: Sequence[Tensor], weight: Tensor) -> Tensor:
+    """Return the product of a gradient (N, out) in e4m3, with the factors of its rows, and a weight (out, in)."""
+    return float8_product(gradient[0], gradient[1], *quantize_rows(weight.t()), dtype=weight.dtype)
 
 
 def float8_product(

@@ -1,11 +1,10 @@
-"""Layers whose backward pass is fused on a GPU: feed-forward networks and the joined projections of self-attention.
+"""Layers whose backward pass is fused on a GPU: feed-forward networks, and attention (`fused_attention.py`).
 
 One pass computes the gradient of a large layer, sums it for the bias and quantizes it for fp8
 (`kernels/gradient_rows.py`); code of `torch.compile` makes several passes. The results are those of the plain layers up
 to rounding. `fuse_backward` changes layers of a model from outside. They keep their parameters.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,31 +13,32 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from glassformer.kernels.float8_rows import quantize_rows
-from glassformer.kernels.gradient_rows import ACTIVATIONS, activate_rows, activation_gradient, join_gradients
+from glassformer.kernels.gate_gradient import exchange_gate_gradient, gate_gradient
+from glassformer.kernels.gradient_rows import ACTIVATIONS, activate_rows, activation_gradient
 from glassformer.kernels.kernel_set import KernelSet
-from glassformer.nn import FeedForward, Layer, MultiHeadAttention
+from glassformer.kernels.relu_product import relu_product
+from glassformer.nn import FeedForward, Layer, Stack
 from glassformer.nn.activations import activation_function
-from glassformer.nn.cache import MemorySlot, SelfSlot
-from glassformer.nn.multi_head_attention import split_heads
-from glassformer.nn.positions import Rotation
-from glassformer.training.float8_linear import Float8Linear, float8_product
+from glassformer.training.float8_linear import Float8Linear, float8_product, linear_rows, quantized_product
+from glassformer.training.fused_attention import fuse_attention
 
 
 def fuse_backward(model: nn.Module) -> int:
-    """Fuse the backward pass of a model's feed-forward networks and self-attention, in place, and return how many.
+    """Fuse the backward pass of a model's feed-forward networks and attention, in place, and return how many.
 
-    Only feed-forward networks without a gate are changed, and self-attention with joined projections and with neither
-    norms nor clipping of queries and keys.
+    Gated feed-forward networks are changed only with joined projections and not in fp8, attention only as
+    `fuse_attention` says.
     """
     found = 0
+    stacks = [module for module in model.modules() if isinstance(module, Stack) and module.gradient_checkpointing]
+    repeated = {id(layer) for stack in stacks for layer in stack.layers}
     for layer in [module for module in model.modules() if isinstance(module, Layer)]:
-        ffn, attention = layer.ffn, layer.self_attn
-        if type(ffn) is FeedForward and _can_fuse_feedforward(ffn):
-            ffn.__class__ = FusedFeedForward
+        ffn = layer.ffn
+        if type(ffn) is FeedForward and (_can_fuse_feedforward(ffn) or _can_fuse_gated(ffn)):
+            ffn.__class__ = FusedFeedForward if ffn.gate_up_proj is None else FusedGatedFeedForward
+            ffn.__dict__["is_repeated"] = id(layer) in repeated
             found += 1
-        if type(attention) is MultiHeadAttention and _can_fuse_projections(attention):
-            attention.__class__ = FusedProjections
-            found += 1
+        found += fuse_attention(layer)
     return found
 
 
@@ -48,9 +48,8 @@ def _can_fuse_feedforward(ffn: FeedForward) -> bool:
     return type(ffn.up_proj) is type(ffn.down_proj) and _are_linear(ffn.up_proj, ffn.down_proj)
 
 
-def _can_fuse_projections(attention: MultiHeadAttention) -> bool:
-    has_norm = attention.q_norm is not None or attention.k_norm is not None
-    return not has_norm and attention.clip_qkv is None and _are_linear(attention.qkv_proj)
+def _can_fuse_gated(ffn: FeedForward) -> bool:
+    return type(ffn.gate_up_proj) is type(ffn.down_proj) is nn.Linear and ffn.activation in ACTIVATIONS
 
 
 def _are_linear(*linears: Any) -> bool:
@@ -71,29 +70,23 @@ class FusedFeedForward(FeedForward):
         return rows.view(x.shape)
 
 
-class FusedProjections(MultiHeadAttention):
-    """Multi-head attention whose queries, keys and values are one operation, in self-attention without rotation."""
+class FusedGatedFeedForward(FeedForward):
+    """A gated feed-forward network with joined projections, as one operation."""
+
+    is_repeated: bool
+    """Whether the backward pass computes the forward pass again (gradient checkpointing). Then the gradients of gate
+    and up replace gate and up, which saves the largest matrix of a layer, and one kernel computes them and the hidden
+    values."""
 
     @override
-    def project(
-        self,
-        query: Tensor,
-        key: Tensor | None = None,
-        value: Tensor | None = None,
-        *,
-        rotation: Rotation | None = None,
-        cache: SelfSlot | MemorySlot | None = None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        if key is not None or value is not None or rotation is not None or cache is not None:
-            return super().project(query, key, value, rotation=rotation, cache=cache)
-        linear: Any = self.qkv_proj
-        narrow = self.n_kv_heads * self.head_dim
-        arguments = query.flatten(0, -2), linear.weight, linear.bias, narrow, isinstance(linear, Float8Linear)
-        q, k, v = _Projections.apply(*arguments)  # type: ignore[no-untyped-call]
-        before = query.shape[:-1]
-        heads = (self.n_heads, self.n_kv_heads, self.n_kv_heads)
-        q, k, v = (split_heads(x.view(*before, -1), n) for x, n in zip((q, k, v), heads, strict=True))
-        return q, k, v  # (B, H, T, D), 2 x (B, G, T, D)
+    def forward(self, x: Tensor, kernels: KernelSet | None = None) -> Tensor:
+        if self.training and self.dropout.p:
+            return super().forward(x, kernels)
+        joined: Any = self.gate_up_proj
+        weights = joined.weight, joined.bias, self.down_proj.weight, self.down_proj.bias
+        arguments = *weights, self.activation, self.is_repeated
+        rows: Tensor = _GatedFeedForward.apply(x.flatten(0, -2), *arguments)  # type: ignore[no-untyped-call]
+        return rows.view(x.shape)
 
 
 class _FeedForward(torch.autograd.Function):
@@ -110,11 +103,15 @@ class _FeedForward(torch.autograd.Function):
         in_float8: bool,
     ) -> Tensor:
         """Return down(act(up(x))) of x (N, C) and weights up (F, C) and down (C, F)."""
-        before = _linear(x, up, up_bias, in_float8)
         if in_float8:
+            before = linear_rows(x, up, up_bias, in_float8)
             hidden, numbers, factors = activate_rows(before, activation)
             out = float8_product(numbers, factors, *quantize_rows(down), bias=down_bias, dtype=x.dtype)
+        elif activation == "relu" and up_bias is not None:
+            before = hidden = relu_product(x, up, up_bias)  # relu(x) is above 0 where x is: all that its gradient needs
+            out = F.linear(hidden, down, down_bias)
         else:
+            before = F.linear(x, up, up_bias)
             hidden = _activated(before, activation)
             out = F.linear(hidden, down, down_bias)
         ctx.save_for_backward(x, before, hidden, up, down)
@@ -128,37 +125,52 @@ class _FeedForward(torch.autograd.Function):
         """Return the gradients by x, weights and biases."""
         x, before, hidden, up, down = ctx.saved_tensors
         (gradient,) = upstream
-        of_hidden = _quantized_product(quantize_rows(gradient), down) if ctx.in_float8 else gradient @ down
+        of_hidden = quantized_product(quantize_rows(gradient), down) if ctx.in_float8 else gradient @ down
         of_before, sums, *quantized = activation_gradient(of_hidden, before, ctx.activation, ctx.in_float8)
-        of_x = _quantized_product(quantized, up) if ctx.in_float8 else of_before @ up
+        of_x = quantized_product(quantized, up) if ctx.in_float8 else of_before @ up
         of_up_bias = sums.sum(0).to(x.dtype) if ctx.has_up_bias else None
         of_down_bias = gradient.sum(0) if ctx.has_down_bias else None
         return of_x, of_before.t() @ x, of_up_bias, gradient.t() @ hidden, of_down_bias, None, None
 
 
-class _Projections(torch.autograd.Function):
+class _GatedFeedForward(torch.autograd.Function):
     @staticmethod
     @override
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, narrow: int, in_float8: bool
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return x Wᵀ + b of x (N, C) in three parts, the last two of `narrow` columns."""
-        ctx.save_for_backward(x, weight)
-        ctx.has_bias, ctx.in_float8 = bias is not None, in_float8
-        sizes = [len(weight) - 2 * narrow, narrow, narrow]
-        q, k, v = torch.split(_linear(x, weight, bias, in_float8), sizes, -1)
-        return q, k, v
+        ctx: Any,
+        x: Tensor,
+        joined_weight: Tensor,
+        joined_bias: Tensor | None,
+        down: Tensor,
+        down_bias: Tensor | None,
+        activation: Any,
+        is_repeated: bool,
+    ) -> Tensor:
+        """Return down(act(gate(x)) * up(x)) of x (N, C), joined weights of gate and up (2 F, C), and down (C, F)."""
+        joined = F.linear(x, joined_weight, joined_bias)
+        gate, up = joined.chunk(2, 1)
+        hidden = _activated(gate, activation) * up
+        ctx.save_for_backward(x, joined, None if is_repeated else hidden, joined_weight, down)
+        ctx.activation, ctx.is_repeated = activation, is_repeated
+        ctx.has_joined_bias, ctx.has_down_bias = joined_bias is not None, down_bias is not None
+        return F.linear(hidden, down, down_bias)
 
     @staticmethod
     @override
     def backward(ctx: Any, *upstream: Tensor) -> Any:
-        """Return the gradients by x, weight and bias."""
-        x, weight = ctx.saved_tensors
-        q, k, v = (gradient.contiguous() for gradient in upstream)
-        joined, sums, *quantized = join_gradients(q, k, v, ctx.in_float8)
-        of_x = _quantized_product(quantized, weight) if ctx.in_float8 else joined @ weight
-        of_bias = sums.sum(0).to(x.dtype) if ctx.has_bias else None
-        return of_x, joined.t() @ x, of_bias, None, None
+        """Return the gradients by x, weights and biases."""
+        x, joined, hidden, joined_weight, down = ctx.saved_tensors
+        (gradient,) = upstream
+        of_hidden = gradient @ down
+        if ctx.is_repeated:
+            exchange_gate_gradient(of_hidden, joined, ctx.activation)
+            hidden, of_joined = of_hidden, joined  # as they are now
+        else:
+            of_joined = gate_gradient(of_hidden, joined, ctx.activation)
+        of_joined_bias = of_joined.sum(0) if ctx.has_joined_bias else None
+        of_down_bias = gradient.sum(0) if ctx.has_down_bias else None
+        of_weights = of_joined.t() @ x, of_joined_bias, gradient.t() @ hidden, of_down_bias
+        return of_joined @ joined_weight, *of_weights, None, None
 
 
 def _activated(x: Tensor, activation: Any) -> Tensor:
@@ -166,14 +178,3 @@ def _activated(x: Tensor, activation: Any) -> Tensor:
         wide = x.float()
         return (wide * torch.sigmoid(wide * (1.5957691216057308 + 0.07135481282553125 * wide * wide))).to(x.dtype)
     return activation_function(activation)(x)
-
-
-def _linear(x: Tensor, weight: Tensor, bias: Tensor | None, in_float8: bool) -> Tensor:
-    if in_float8:
-        return float8_product(*quantize_rows(x), *quantize_rows(weight), bias=bias, dtype=x.dtype)
-    return F.linear(x, weight, bias)
-
-
-def _quantized_product(gradient: Sequence[Tensor], weight: Tensor) -> Tensor:
-    """Return the product of a gradient (N, out) in e4m3, with the factors of its rows, and a weight (out, in)."""
-    return float8_product(gradient[0], gradient[1], *quantize_rows(weight.t()), dtype=weight.dtype)

@@ -12,12 +12,15 @@ With label smoothing ε, V classes, logits z and p = softmax(z), the loss of tar
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from glassformer.kernels.cpu_products import linear_forward, write_linear_gradients
+from glassformer.kernels.cpu_training import replace_by_gradient
 from glassformer.models.heads import LanguageModelHead
 from glassformer.runtime.packed_model import PaddedLinear
 from glassformer.training.float8_linear import Float8Output
@@ -26,6 +29,26 @@ from glassformer.training.output_loss import can_replace_logits, replaced_logits
 
 CPU_CHUNK, GPU_CHUNK = 2**22, 2**27
 """Number of logits in a chunk. On a CPU, chunks larger than its caches are slower, and so are products of few rows."""
+MIN_BF16_ROWS = 256
+"""The fewest rows of a chunk in bf16 on a CPU: for each chunk, the kernels round all weights."""
+
+
+_HAS_CPU_KERNEL = ContextVar("_HAS_CPU_KERNEL", default=False)
+_IN_BF16 = ContextVar("_IN_BF16", default=False)
+
+
+@contextmanager
+def with_cpu_kernel(*, in_bf16: bool = False) -> Iterator[None]:
+    """Context manager in which a C++ kernel computes the loss of float32 logits on a CPU.
+
+    With `in_bf16`, AMX kernels compute the output layer. Call `build_training_kernels` first.
+    """
+    tokens = _HAS_CPU_KERNEL.set(True), _IN_BF16.set(in_bf16)
+    try:
+        yield
+    finally:
+        _HAS_CPU_KERNEL.reset(tokens[0])
+        _IN_BF16.reset(tokens[1])
 
 
 def token_loss(
@@ -46,7 +69,8 @@ def output_layer_loss(hidden: Tensor, layer: nn.Linear, targets: Tensor, *, smoo
     """Return the summed loss of hidden states (N, C) and target ids (N,): `layer`, then smoothed cross-entropy.
 
     It equals `label_smoothed_cross_entropy(layer(hidden), targets, reduction="sum", ...)` up to rounding, and so do its
-    gradients. Under autocast the products are computed in the dtype of autocast, and the loss in float32.
+    gradients. Under autocast the products are computed in the dtype of autocast, and the loss in float32. In
+    `with_cpu_kernel(in_bf16=True)` the products round their inputs to bfloat16.
     """
     if can_replace_logits(hidden, layer.weight):
         return replaced_logits_loss(hidden, layer, targets, smoothing=smoothing, ignored=ignore)
@@ -129,15 +153,24 @@ def _loss_and_gradients(
     """Return the summed loss, and its gradients by hidden states, weight and bias; None for those not wanted."""
     n_rows, n_classes = len(hidden), len(weight)
     wide = torch.float64 if weight.dtype == torch.float64 else torch.float32
-    of_hidden = torch.empty_like(hidden) if wanted[0] else None
-    of_weight = torch.zeros_like(weight, dtype=wide) if wanted[1] else None
+    layout = torch.contiguous_format
+    of_hidden = torch.empty_like(hidden, memory_format=layout) if wanted[0] else None
+    of_weight = torch.zeros_like(weight, dtype=wide, memory_format=layout) if wanted[1] else None
     of_bias = torch.zeros_like(bias, dtype=wide) if bias is not None and wanted[2] else None
     total = torch.zeros((), dtype=wide, device=hidden.device)
+    in_bf16 = _IN_BF16.get() and weight.dtype == hidden.dtype == torch.float32 and hidden.device.type == "cpu"
     most = max(1, (CPU_CHUNK if hidden.device.type == "cpu" else GPU_CHUNK) // n_classes)
+    most = max(most, MIN_BF16_ROWS) if in_bf16 else most
     size = -(-n_rows // max(1, -(-n_rows // most)))  # chunks of equal size
     for first in range(0, n_rows, max(1, size)):
         rows = slice(first, first + size)
         chunk = hidden[rows]
+        if in_bf16 and of_weight is not None:
+            (logits,) = linear_forward(chunk, [weight], [bias])
+            total += _overwrite_with_gradient(logits, targets[rows], smoothing, ignore)
+            to_hidden = None if of_hidden is None else of_hidden[rows]
+            write_linear_gradients([logits], chunk, [weight], [of_weight], [of_bias], to_hidden, adds=first > 0)
+            continue
         logits = (chunk @ weight.t() if bias is None else torch.addmm(bias, chunk, weight.t())).to(wide)
         total += _overwrite_with_gradient(logits, targets[rows], smoothing, ignore)
         gradient = logits.to(weight.dtype)
@@ -154,6 +187,8 @@ def _loss_and_gradients(
 
 def _overwrite_with_gradient(logits: Tensor, targets: Tensor, smoothing: float, ignore: int) -> Tensor:
     """Return the summed loss of logits (n, V), and replace the logits by its gradient."""
+    if _HAS_CPU_KERNEL.get() and logits.device.type == "cpu" and logits.dtype == torch.float32:
+        return replace_by_gradient(logits, targets, smoothing)
     is_counted = (targets != ignore)[:, None]
     index = torch.where(is_counted, targets[:, None], 0)
     target_logit = logits.gather(1, index)

@@ -1,7 +1,7 @@
 """How the gradients of a run are computed: by the model or a copy of it, compiled or not, by CUDA graphs or not."""
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal
 
@@ -9,16 +9,21 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.kernels.adam_kernel import can_use_kernel
+from glassformer.kernels.cpu_products import has_products
+from glassformer.kernels.cpu_training import build_training_kernels, norm_of
 from glassformer.models import DecoderModel, Model
 from glassformer.training.compiled_layers import compile_layers, training_attention, uncompile_layers
 from glassformer.training.compute_copy import ComputeCopy, can_copy
 from glassformer.training.copy_update import CopyUpdate
+from glassformer.training.cpu_layers import CpuLayers
 from glassformer.training.float8_linear import use_float8
 from glassformer.training.fused_backward import fuse_backward
+from glassformer.training.fused_embedding import fuse_embeddings
+from glassformer.training.fused_norm import fuse_norms
 from glassformer.training.gradients import Batch, Gradients, GraphedGradients, can_graph, total_norm
 from glassformer.training.lora import is_narrowed
 from glassformer.training.parallel import Parallel
-from glassformer.training.precision import autocast
+from glassformer.training.precision import autocast, matmul_precision, uses_bf16_matmuls
 from glassformer.training.train_config import TrainConfig
 
 
@@ -47,6 +52,9 @@ class GradientSetup(Generic[Batch]):
         """Steps the optimizer with the gradients of the copy; None if they are moved to the model first."""
         self.is_compiled = False
         """Whether the layers of the copy are compiled."""
+        self.cpu_layers: CpuLayers | None = None
+        """The layers that our C++ kernels compute; None if torch computes all of them."""
+        self._uses_bf16_matmuls = uses_bf16_matmuls(self.precision, self.device)
         self._is_narrow = self.device.type == "cuda" and self.precision == "bf16"
         is_copied = (self._is_narrow or self.config.compile == "on") and not self.parallel.is_active
         if is_copied and self.can_compile and isinstance(self.model, Model):
@@ -56,6 +64,8 @@ class GradientSetup(Generic[Batch]):
             self._use_float8()
         if self.copy is not None and self._is_narrow:
             fuse_backward(self.copy.module)
+            fuse_embeddings(self.copy.module)
+            fuse_norms(self.copy.module)
         if self.parallel.is_active:
             # A sharded model is a copy, whose loss only `loss_of` can make.
             loss = self.loss if self.loss_of is None else self.loss_of(self.model)
@@ -68,6 +78,23 @@ class GradientSetup(Generic[Batch]):
         if not use_float8(self.copy.module):
             raise ValueError("precision='fp8': no layer of this model is large enough to gain, expected 'bf16'")
 
+    @property
+    def can_use_cpu_kernels(self) -> bool:
+        """Whether C++ kernels can compute layers of the model: on a CPU, with float32 activations, by one process."""
+        is_float32 = self.precision == "fp32" or self._uses_bf16_matmuls
+        return self.device.type == "cpu" and is_float32 and self.copy is None and not self.parallel.is_active
+
+    def use_cpu_kernels(self) -> str:
+        """Let C++ kernels compute layers of the model, in `Gradients` made after this call. Return which, in words.
+
+        Nothing changes if the model has no such layers. Raises KernelBuildError if the kernels cannot be built.
+        """
+        layers = CpuLayers(self.model, in_bf16=self._uses_bf16_matmuls and has_products())
+        if layers.replaced:
+            build_training_kernels()
+            self.cpu_layers = layers
+        return layers.in_words()
+
     def use_copy_update(self, optimizer: torch.optim.Optimizer) -> None:
         """Let the optimizer, torch's Adam or AdamW, read the gradients of the copy, if each update has one batch."""
         is_one_batch = self.config.accumulate * self.config.passes == 1
@@ -77,14 +104,17 @@ class GradientSetup(Generic[Batch]):
     def norm(self, gradients: Gradients[Batch]) -> Tensor:
         """Return the norm of all gradients together, on the device."""
         if self.copy_update is None:
-            return total_norm(gradients.of_model())
+            found = gradients.of_model()
+            are_plain = all(x.dtype == torch.float32 and x.is_contiguous() for x in found)
+            return norm_of(found) if self.cpu_layers is not None and are_plain else total_norm(found)
         return self.copy_update.norm(gradients.in_copy)
 
     def step(self, optimizer: torch.optim.Optimizer, gradients: Gradients[Batch]) -> None:
-        """Step the optimizer, whose `found_inf` and `grad_scale` are set, and update the copy."""
+        """Step the optimizer, whose `found_inf` and `grad_scale` are set if it is fused, and update the copy."""
         fused: Any = optimizer
         if self.copy_update is None:
-            optimizer.step()
+            with matmul_precision(self.precision, self.device):
+                optimizer.step()
             self.pull()
         else:
             self.copy_update.step(gradients.in_copy, found_inf=fused.found_inf, grad_scale=fused.grad_scale)
@@ -98,7 +128,10 @@ class GradientSetup(Generic[Batch]):
         """Compile the layers of the copy from the next step on, or no longer."""
         module = self.model if self.parallel.is_active else None if self.copy is None else self.copy.module
         if module is not None and on != self.is_compiled:
-            (compile_layers if on else uncompile_layers)(module)
+            if on:
+                compile_layers(module, in_processes=self.parallel.is_active)
+            else:
+                uncompile_layers(module)
             self.is_compiled = on
 
     def gradients(self, loss: Callable[[Batch], Tensor] | None = None) -> Gradients[Batch]:
@@ -106,6 +139,7 @@ class GradientSetup(Generic[Batch]):
         if loss is None:
             loss = self.loss if self.copy is None or self.loss_of is None else self.loss_of(self.copy.module)
         options: dict[str, Any] = {"device": self.device, "autocast": self.context, "attention": self.attention}
+        options["layers"] = self.layers
         options |= {"copy": self.copy, "stays_in_copy": self.copy_update is not None}
         if self._is_graphed:
             return GraphedGradients(self.model, loss, warn=self.warn, **options)
@@ -131,6 +165,15 @@ class GradientSetup(Generic[Batch]):
         is_bf16 = self._is_narrow and (self.copy is not None or is_narrowed(self.model))
         precision = "fp32" if is_bf16 or self.parallel.casts(self.precision) else self.precision
         with autocast(precision, self.device), self.attention():
+            yield
+
+    @contextmanager
+    def layers(self) -> Iterator[None]:
+        """Context manager for the forward and backward pass of a batch: the C++ layers, and products in bf16."""
+        with ExitStack() as contexts:
+            contexts.enter_context(matmul_precision(self.precision, self.device))
+            if self.cpu_layers is not None:
+                contexts.enter_context(self.cpu_layers.active())
             yield
 
     def attention(self) -> AbstractContextManager[None]:

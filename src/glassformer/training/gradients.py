@@ -47,7 +47,8 @@ class Gradients(Generic[Batch]):
 
     `loss` returns the *sum* of a batch's token losses. `autocast` returns the context manager, for the precision
     of training, in which `loss` is computed. `copy` is the copy of the model that `loss` belongs to, if it is one.
-    `attention` returns the context manager that chooses the attention kernels, for the backward pass.
+    `attention` returns the context manager that chooses the attention kernels, for the backward pass. `layers` returns
+    the one in which faster layers replace those of the model and products may be in bf16, for both passes.
 
     With `stays_in_copy`, the gradient of one batch is not moved to the model: it is `in_copy`, in the copy's dtype.
     """
@@ -61,6 +62,7 @@ class Gradients(Generic[Batch]):
         autocast: Callable[[], AbstractContextManager[object]],
         copy: ComputeCopy | None = None,
         attention: Callable[[], AbstractContextManager[object]] = nullcontext,
+        layers: Callable[[], AbstractContextManager[object]] = nullcontext,
         stays_in_copy: bool = False,
     ):
         self.model = model
@@ -69,6 +71,7 @@ class Gradients(Generic[Batch]):
         self.device = device
         self.autocast = autocast
         self.attention = attention
+        self.layers = layers
         self.copy = copy
         self.stays_in_copy = stays_in_copy
         self.in_copy: list[Tensor | None] = []
@@ -118,10 +121,12 @@ class Gradients(Generic[Batch]):
 
     def _differentiate(self, batch: Batch, factor: "float | Tensor", scale: "float | Tensor") -> Tensor:
         """Compute the loss times `factor`, and leave its gradient in the parameters that it depends on."""
-        with self.autocast(), fast_linears(self.model) if is_worthwhile(self.device) else nullcontext():
-            loss = self.loss(batch) * factor
-        with self.attention():  # gradient checkpointing computes layers again, and has to choose the same kernels
-            (loss * scale).backward()  # type: ignore[no-untyped-call]
+        # Gradient checkpointing computes layers again in the backward pass, and has to choose the same kernels.
+        with self.layers(), fast_linears(self.model) if is_worthwhile(self.device) else nullcontext():
+            with self.autocast():
+                loss = self.loss(batch) * factor
+            with self.attention():
+                (loss * scale).backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from glassformer.nn import Stack
+from glassformer.training.bf16_linear import are_matmuls_bf16
 from glassformer.training.train_config import TrainConfig
 
 # Coefficients of three odd quintic polynomials, one per iteration of `orthogonalize`. Each is the one closest to 1 over
@@ -72,25 +73,27 @@ class Muon(torch.optim.AdamW):
     def step(self, closure: Any = None) -> Any:
         result = super().step(closure)
         lr = self.param_groups[0]["lr"]
-        by_shape: dict[torch.Size, list[nn.Parameter]] = defaultdict(list)
+        by_shape: dict[torch.Size, list[Tensor]] = defaultdict(list)
         for matrix in self.matrices:
             if matrix.grad is not None:
                 by_shape[matrix.shape].append(matrix)
         for (n_out, n_in), matrices in by_shape.items():  # one batched product per shape
-            steps = orthogonalize(torch.stack([self._direction(matrix) for matrix in matrices]))
+            steps = orthogonalize(torch.stack(self._directions(matrices)))
             size = 0.2 * max(n_out, n_in) ** 0.5
-            for matrix, step in zip(matrices, steps, strict=True):
-                matrix.mul_(1 - lr * self.weight_decay).add_(step, alpha=-lr * size)
+            torch._foreach_mul_(matrices, 1 - lr * self.weight_decay)
+            torch._foreach_add_(matrices, steps.unbind(), alpha=-lr * size)
         return result
 
-    def _direction(self, matrix: nn.Parameter) -> Tensor:
-        """Update the momentum of `matrix` with its gradient, and return the gradient with Nesterov momentum."""
-        assert matrix.grad is not None
-        state = self.state[matrix]
-        if "momentum" not in state:
-            state["momentum"] = torch.zeros_like(matrix)
-        momentum: Tensor = state["momentum"].lerp_(matrix.grad, 1 - self.momentum)
-        return matrix.grad.lerp(momentum, self.momentum)
+    def _directions(self, matrices: list[Tensor]) -> list[Tensor]:
+        """Update the momentum of matrices with their gradients, and return the gradients with Nesterov momentum."""
+        gradients = [matrix.grad for matrix in matrices if matrix.grad is not None]
+        states = [self.state[matrix] for matrix in matrices]
+        for matrix, state in zip(matrices, states, strict=True):
+            if "momentum" not in state:
+                state["momentum"] = torch.zeros_like(matrix)
+        momenta = [state["momentum"] for state in states]
+        torch._foreach_lerp_(momenta, gradients, 1 - self.momentum)
+        return list(torch._foreach_lerp(gradients, momenta, self.momentum))
 
 
 def orthogonalize(matrices: Tensor) -> Tensor:
@@ -100,7 +103,11 @@ def orthogonalize(matrices: Tensor) -> Tensor:
     """
     is_tall = matrices.size(-2) > matrices.size(-1)
     # bfloat16 is precise enough, because the singular values need only be near 1.
-    x = matrices.bfloat16() if matrices.is_cuda else matrices
+    in_bf16 = matrices.is_cuda or (matrices.dtype == torch.float32 and are_matmuls_bf16())
+    x = matrices.bfloat16() if in_bf16 else matrices
+    short, long = sorted(x.shape[-2:])
+    if x.dtype != torch.bfloat16 and long > 1.5 * short:
+        return _orthogonalize_by_grams(x)
     x = x.mT.contiguous() if is_tall else x
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp_min(1e-30)
     gram = x @ x.mT.contiguous()  # contiguous, because products with a transposed view take twice as long on some CPUs
@@ -112,3 +119,24 @@ def orthogonalize(matrices: Tensor) -> Tensor:
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
         gram = x @ x.mT.contiguous() if n_left else gram
     return (x.mT if is_tall else x).to(matrices.dtype)
+
+
+def _orthogonalize_by_grams(matrices: Tensor) -> Tensor:
+    """Return the same as `orthogonalize`, for matrices in float32 or float64 that are far from square.
+
+    A step of the iteration is p(G) X with a polynomial p of the Gram matrix G = X Xᵀ, and the next Gram matrix is
+    p(G) G p(G). So all steps are products of small square matrices, and the last one multiplies X by all polynomials.
+    In bfloat16 the rounding errors of G would grow from step to step.
+    """
+    is_tall = matrices.size(-2) > matrices.size(-1)
+    x = matrices / matrices.norm(dim=(-2, -1), keepdim=True).clamp_min(1e-30)
+    gram = x.mT @ x if is_tall else x @ x.mT
+    bound = gram.norm(dim=(-2, -1), keepdim=True).clamp_min(1e-30) * MARGIN**2
+    gram, whole = gram / bound, None
+    for n_left, (a, b, c) in zip(range(len(QUINTICS))[::-1], QUINTICS, strict=True):
+        polynomial = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+        polynomial.diagonal(dim1=-2, dim2=-1).add_(a)
+        gram = polynomial @ gram @ polynomial if n_left else gram
+        whole = polynomial if whole is None else polynomial @ whole
+    whole = whole / bound.sqrt()
+    return x @ whole if is_tall else whole @ x

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from glassformer.runtime.async_readback import AsyncReadback
 from glassformer.training.optimizers import Muon
+from glassformer.training.sharded_tensors import local_tensors
 
 
 class Update(NamedTuple):
@@ -63,5 +64,25 @@ class StartedUpdate:
 
 def can_apply_on_device(optimizer: torch.optim.Optimizer, device: torch.device) -> bool:
     """Whether `StartedUpdate.apply_on_device` can be used: on a GPU with torch's fused Adam or AdamW."""
+    return device.type == "cuda" and is_fused_adam(optimizer)
+
+
+def is_fused_adam(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether an optimizer is torch's fused Adam or AdamW, which divides gradients by its `grad_scale` in a step."""
     is_adam = isinstance(optimizer, torch.optim.Adam) and not isinstance(optimizer, Muon)
-    return device.type == "cuda" and is_adam and bool(optimizer.defaults.get("fused"))
+    return is_adam and bool(optimizer.defaults.get("fused"))
+
+
+def divide_gradients(
+    optimizer: torch.optim.Optimizer, gradients: list[Tensor], divisor: float, *, in_step: bool
+) -> None:
+    """Divide gradients by a number: at once, or with `in_step` in the optimizer's next step, if it is a fused Adam.
+
+    The step reads the gradients anyway, so that dividing there saves a pass over their memory.
+    """
+    if in_step and is_fused_adam(optimizer):
+        fused: Any = optimizer
+        fused.grad_scale = torch.tensor(divisor) if divisor != 1 else None
+        fused.found_inf = torch.zeros(())
+    elif divisor != 1:
+        torch._foreach_mul_(local_tensors(gradients), 1 / divisor)

@@ -77,6 +77,10 @@ class TrainState:
     """Target tokens of all updates made."""
     is_compiled: bool = False
     """Whether the layers were compiled, so that a run that chose it by itself resumes the same way."""
+    has_cpu_kernels: bool = False
+    """Whether C++ kernels computed layers on a CPU, so that the run resumes the same way."""
+    has_bf16_kernels: bool = False
+    """Whether these kernels computed the linear layers in bf16, too."""
     evaluations: list[Evaluation] = field(default_factory=list)
 
 

@@ -92,7 +92,7 @@ class TrainConfig(Checked):
     large products in eight bits, on an H100 or later."""
     compile: Literal["auto", "on", "off"] = "auto"
     """Compile the layers of the model with torch.compile, which takes up to a minute; auto does so on a GPU if the run
-    is long enough and a short trial is faster."""
+    is long enough and a short trial is faster; off also disables the C++ kernels of a CPU."""
     cuda_graphs: bool = True
     """On a GPU, record each training step as a CUDA graph and replay it: small models train many times faster."""
     gradient_checkpointing: bool = False

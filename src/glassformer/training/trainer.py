@@ -45,7 +45,7 @@ from glassformer.training.precision import choose_precision
 from glassformer.training.prefetch import GetBatches, get_batches, prefetching
 from glassformer.training.schedules import Plan, simple_plan
 from glassformer.training.sharded_tensors import local_tensors
-from glassformer.training.started_update import StartedUpdate, Update, can_apply_on_device
+from glassformer.training.started_update import StartedUpdate, Update, can_apply_on_device, divide_gradients
 from glassformer.training.state import (
     Evaluation,
     NotFiniteError,
@@ -162,6 +162,8 @@ class Trainer(Generic[Batch]):
         """
         self.state = load_newest(self.folder, self.model, self.optimizer, self.warn, self.parallel.writers)
         self.state.is_compiled = self.setup.is_compiled
+        self.state.has_cpu_kernels = self.setup.cpu_layers is not None
+        self.state.has_bf16_kernels = self.setup.cpu_layers is not None and self.setup.cpu_layers.in_bf16
         self.setup.pull()
         if not self.state.position or self.precision != "fp16":
             self.state.loss_scale = START_SCALE if self.precision == "fp16" else 1.0
@@ -339,12 +341,12 @@ class Trainer(Generic[Batch]):
 
     def _apply(self, lr: float, norm: float) -> None:
         """Clip the gradient, whose norm is `norm`, and step the optimizer with learning rate `lr`."""
-        if self.config.clip and norm > self.config.clip:
-            torch._foreach_mul_(local_tensors(self.gradients.of_model()), self.config.clip / norm)
+        divisor = max(1.0, norm / self.config.clip) if self.config.clip else 1.0
+        in_step = self.setup.cpu_layers is not None
+        divide_gradients(self.optimizer, self.gradients.of_model(), divisor, in_step=in_step)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
-        self.optimizer.step()
-        self.setup.pull()
+        self.setup.step(self.optimizer, self.gradients)
 
     def _count_update(self) -> None:
         self.state.update += 1

@@ -12,7 +12,7 @@ from glassformer.models.costs import training_flops
 from glassformer.runtime.devices import choose_device
 from glassformer.training.losses import label_smoothed_cross_entropy
 from glassformer.training.optimizers import make_optimizer
-from glassformer.training.precision import autocast, choose_precision
+from glassformer.training.precision import autocast, choose_precision, matmul_precision
 from glassformer.training.train_config import TrainConfig
 
 PILOT_SECONDS, PILOT_SHARE = 1.5, 0.01
@@ -91,7 +91,8 @@ def _time_steps(config: ModelConfig, train: TrainConfig, length: int, most: floa
             with autocast(precision, device):
                 logits = model(tokens, tokens) if isinstance(model, EncoderDecoderModel) else model(tokens)
             loss = label_smoothed_cross_entropy(logits.float(), tokens % logits.shape[-1])
-            loss.backward()  # type: ignore[no-untyped-call]
+            with matmul_precision(precision, device):
+                loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             optimizer.zero_grad()
             if device.type != "cpu":
