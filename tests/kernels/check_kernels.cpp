@@ -15,8 +15,9 @@
 #include "rows.h"
 #include "sampling.h"
 #include "groupwise.h"
-#include "training_attention.h"
 #include "training_rows.h"
+#include "training_norms.h"
+#include "training_attention.h"
 #if defined(__AMX_BF16__)
 #include "training_products.h"
 #endif
@@ -430,15 +431,71 @@ void check_training_rows(int64_t n) {
   expect(of_gate[n] == 99.0f && of_up[n] == 99.0f, "the gradient of a gate was written beyond the end (numbers)", n);
   const uint64_t seed = static_cast<uint64_t>(draw(0, 1 << 30)) << 20;
   std::vector<float> dropped(n + 1, 99.0f);
-  drop_numbers(gate.data(), n, seed, 3, 1u << 31, 2.0f, dropped.data());
-  const uint32_t low = mixed_bits(static_cast<uint32_t>(seed) + mixed_bits(3));
-  const uint32_t high = mixed_bits(static_cast<uint32_t>(seed >> 32) ^ mixed_bits(low));
+  const int64_t first = draw(0, 5 * kPart);
+  drop_numbers(gate.data(), first, n, seed, 1u << 31, 2.0f, dropped.data());
   for (int64_t i = 0; i < n; ++i) {
-    const uint64_t place = static_cast<uint64_t>(i) * 0x9e3779b9u + low;
-    const bool is_kept = mixed_bits(mixed_bits(static_cast<uint32_t>(place)) + high) >> 31 != 0;
+    const uint64_t place = first + i, part = place / kPart;
+    const uint32_t low = mixed_bits(static_cast<uint32_t>(seed) + mixed_bits(static_cast<uint32_t>(part)));
+    const uint32_t high = mixed_bits(static_cast<uint32_t>(seed >> 32) ^ mixed_bits(low));
+    const bool is_kept = mixed_bits(mixed_bits(static_cast<uint32_t>(place % kPart * 0x9e3779b9u + low)) + high) >> 31 != 0;
     expect(dropped[i] == (is_kept ? 2.0f * gate[i] : 0.0f), "dropout (place, found, input)", i, dropped[i], gate[i]);
   }
   expect(dropped[n] == 99.0f, "dropout wrote beyond the end (numbers)", n);
+}
+
+// The norm of a residual sum, and its gradients: the derivative along a random direction is that of plain loops.
+void check_residual_norm(int64_t rows, int64_t n, int64_t norm, bool has_branch, bool drops) {
+  const Reals x = draw_reals(rows * n), branch = draw_reals(rows * n), weight = draw_reals(n), bias = draw_reals(n);
+  const Reals upstream = draw_reals(rows * n), passed = draw_reals(rows * n);
+  const auto xs = floats_of(x), branches = floats_of(branch), weights = floats_of(weight), biases = floats_of(bias);
+  const auto of_y = floats_of(upstream), others = floats_of(passed);
+  std::vector<float> total(rows * n + 1, 99.0f), y = total, of_total = total, of_branch = total, kept(rows * n, 1.0f);
+  std::vector<float> sums((rows + 2) / 3 * 2 * n + 1, 99.0f);
+  NormCall call{};
+  call.rows = rows, call.width = n, call.norm = norm, call.eps = 1e-5;
+  call.x = xs.data(), call.branch = has_branch ? branches.data() : nullptr;
+  call.seed = 7, call.limit = drops ? 1u << 30 : 0, call.factor = 1.5;
+  call.weight = weights.data(), call.bias = biases.data(), call.total = total.data(), call.y = y.data();
+  for (int64_t r = 0; r < rows; ++r) add_and_normalize_row(call, r);
+  call.of_y = of_y.data(), call.passed = others.data(), call.of_total = of_total.data();
+  call.of_branch = has_branch ? of_branch.data() : nullptr;
+  std::fill(sums.begin(), sums.end() - 1, 0.0f);
+  for (int64_t r = 0; r < rows; ++r) norm_row_gradient(call, r, sums.data() + r / 3 * 2 * n);
+  for (const auto* some : {&total, &y, &of_total, &of_branch, &sums})
+    expect(some->back() == 99.0f, "a norm was written beyond the end (rows, width)", rows, n);
+  drop_numbers(kept.data(), 0, rows * n, call.seed, call.limit, call.factor, kept.data());
+  const Reals by_x = draw_reals(rows * n), by_branch = draw_reals(rows * n), by_weight = draw_reals(n), by_bias = draw_reals(n);
+  auto value = [&](double step) {
+    double found = 0;
+    for (int64_t r = 0; r < rows; ++r) {
+      Reals row(n);
+      double mean = 0, square = 0;
+      for (int64_t i = 0; i < n; ++i) {
+        const int64_t at = r * n + i;
+        row[i] = x[at] + step * by_x[at] + (has_branch ? kept[at] * (branch[at] + step * by_branch[at]) : 0.0);
+        found += passed[at] * row[i], mean += norm == kLayerNorm ? row[i] / n : 0.0;
+      }
+      for (const double number : row) square += (number - mean) * (number - mean) / n;
+      for (int64_t i = 0; i < n; ++i) {
+        const double normal = (row[i] - mean) / std::sqrt(square + 1e-5) * (weight[i] + step * by_weight[i]) + bias[i] + step * by_bias[i];
+        if (step == 0)
+          expect(std::fabs(y[r * n + i] - normal) < 1e-3, "norm of a sum (place, found, right)", i, y[r * n + i], normal);
+        found += upstream[r * n + i] * normal;
+      }
+    }
+    return found;
+  };
+  value(0);
+  double slope = 0, size = 1;
+  auto add = [&](double by, double gradient) { slope += by * gradient, size += std::fabs(by * gradient); };
+  for (int64_t at = 0; at < rows * n; ++at) {
+    add(by_x[at], of_total[at]);
+    if (has_branch) add(by_branch[at], of_branch[at]);
+  }
+  for (size_t part = 0; part + 1 < sums.size(); part += 2 * n)
+    for (int64_t i = 0; i < n; ++i) add(by_weight[i], sums[part + i]), add(by_bias[i], sums[part + n + i]);
+  const double expected = (value(1e-6) - value(-1e-6)) / 2e-6;
+  expect(std::fabs(slope - expected) < 1e-3 * size, "gradient of a norm (found, right)", slope, expected);
 }
 
 #if defined(__AMX_BF16__)
@@ -586,6 +643,13 @@ int main() {
       check_products(rows, n_in, {16, 5, 33, 32}, true);
     }
 #endif
+  for (const int64_t norm : {kLayerNorm, kRmsNorm})
+    for (const int64_t width : {3, 16, 40, 67}) {
+      check_residual_norm(4, width, norm, true, true);
+      check_residual_norm(40, width, norm, true, true);  // more than one part of the random numbers
+      check_residual_norm(5, width, norm, true, false);
+      check_residual_norm(1, width, norm, false, false);
+    }
   for (const int64_t norm : {kNoNorm, kLayerNorm, kRmsNorm})
     for (const int64_t width : {5, 8, 16, 40, 64})
       for (const bool causal : {false, true}) {

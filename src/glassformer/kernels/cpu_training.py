@@ -2,8 +2,7 @@
 
 torch computes attention of short sequences, norms of heads, rotations and gates with several passes over memory, and
 copies between their layouts, and draws the random numbers of dropout one after the other on one core. The kernels here
-read and write each row while it is in the caches of one core. Numbers are float32 on a CPU. Norms of whole rows are not
-here: torch's are as fast.
+read and write each row while it is in the caches of one core. Numbers are float32 on a CPU.
 """
 
 import ctypes
@@ -19,7 +18,8 @@ from glassformer.kernels.cpp_library import KernelBuildError, load_training_libr
 
 MAX_LENGTH = 128
 """The most queries, and the most keys, of `attend_rows`. torch's kernel for long sequences is faster from there on."""
-_NORMS = {None: 0, "layer": 1, "rms": 2}
+NORM_CODES = {None: 0, "layer": 1, "rms": 2}
+"""The numbers by which the C++ code knows norms."""
 NormName = Literal["layer", "rms"]
 
 _INTEGER, _NUMBER, _POINTER = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
@@ -54,10 +54,13 @@ class _AttentionCall(ctypes.Structure):
 
 
 _PARAMETER_TYPES = {
+    "add_dropout": (_POINTER, _POINTER, _INTEGER, _INTEGER, _INTEGER, _NUMBER, _POINTER, _INTEGER),
     "attention_forward": (_POINTER,),
     "attention_backward": (_POINTER,),
     "cross_entropy": (_POINTER, _POINTER, _INTEGER, _INTEGER, _NUMBER, _POINTER, _INTEGER),
     "dropout": (_POINTER, _INTEGER, _INTEGER, _INTEGER, _NUMBER, _POINTER, _INTEGER),
+    "norm_backward": (_POINTER,),
+    "norm_forward": (_POINTER,),
     "relu_dropout_backward": (_POINTER, _POINTER, _INTEGER, _NUMBER, _INTEGER),
     "relu_dropout_forward": (_POINTER, _INTEGER, _INTEGER, _INTEGER, _NUMBER, _INTEGER),
     "silu_gate_forward": (_POINTER, _POINTER, _INTEGER, _POINTER, _INTEGER),
@@ -161,7 +164,7 @@ def attend_rows_gradient(
 
 def silu_gate(gate: Tensor, up: Tensor) -> Tensor:
     """Return silu(gate) * up, for tensors of one shape."""
-    _check_same(gate, up)
+    check_same(gate, up)
     gate, up = gate.contiguous(), up.contiguous()
     hidden = torch.empty_like(gate)
     inputs = gate.data_ptr(), up.data_ptr()
@@ -171,7 +174,7 @@ def silu_gate(gate: Tensor, up: Tensor) -> Tensor:
 
 def silu_gate_gradient(of_hidden: Tensor, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
     """Return the gradients of `silu_gate` by gate and up, given that of its result."""
-    _check_same(gate, up, of_hidden)
+    check_same(gate, up, of_hidden)
     gate, up, of_hidden = gate.contiguous(), up.contiguous(), of_hidden.contiguous()
     of_gate, of_up = torch.empty_like(gate), torch.empty_like(up)
     inputs = of_hidden.data_ptr(), gate.data_ptr(), up.data_ptr()
@@ -186,26 +189,37 @@ def drop_numbers(x: Tensor, p: float, seed: int) -> Tensor:
     Which elements are dropped depends on the shape and on `seed`, a signed 64-bit number. So the gradient of the result
     by x, times the gradient of the result, is `drop_numbers` of that gradient.
     """
-    limit, scale = _drop_rule(p)
-    _check_same(x)
+    limit, scale = drop_rule(p)
+    check_same(x)
     x = x.contiguous()
     out = torch.empty_like(x)
     training_functions().dropout(x.data_ptr(), x.numel(), seed, limit, scale, out.data_ptr(), torch.get_num_threads())
     return out
 
 
+def add_dropped(x: Tensor, branch: Tensor, p: float, seed: int) -> Tensor:
+    """Return x + `drop_numbers` of a branch of the same shape, in one pass."""
+    limit, scale = drop_rule(p)
+    check_same(x, branch)
+    x, branch = x.contiguous(), branch.contiguous()
+    out = torch.empty_like(x)
+    inputs, output = (x.data_ptr(), branch.data_ptr()), (out.data_ptr(), torch.get_num_threads())
+    training_functions().add_dropout(*inputs, x.numel(), seed, limit, scale, *output)
+    return out
+
+
 def relu_and_drop(x: Tensor, p: float, seed: int) -> None:
     """Replace contiguous x by `drop_numbers` of relu(x)."""
-    limit, scale = _drop_rule(p)
+    limit, scale = drop_rule(p)
     _check_contiguous(x)
     training_functions().relu_dropout_forward(x.data_ptr(), x.numel(), seed, limit, scale, torch.get_num_threads())
 
 
 def relu_and_drop_gradient(gradient: Tensor, result: Tensor, p: float) -> None:
     """Replace the contiguous gradient of the result of `relu_and_drop` by that of its input."""
-    _check_same(gradient, result)
+    check_same(gradient, result)
     _check_contiguous(gradient, result)
-    pointers, scale = (gradient.data_ptr(), result.data_ptr()), _drop_rule(p)[1]
+    pointers, scale = (gradient.data_ptr(), result.data_ptr()), drop_rule(p)[1]
     training_functions().relu_dropout_backward(*pointers, result.numel(), scale, torch.get_num_threads())
 
 
@@ -232,7 +246,7 @@ def replace_by_gradient(logits: Tensor, targets: Tensor, smoothing: float) -> Te
     return losses.sum()
 
 
-def _drop_rule(p: float) -> tuple[int, float]:
+def drop_rule(p: float) -> tuple[int, float]:
     """Return the 32-bit number below which an element is dropped, and the factor of kept ones, for probability p."""
     if not 0 <= p < 1:
         raise ValueError(f"p={p}: expected a probability, at least 0 and below 1")
@@ -248,7 +262,7 @@ def _check_contiguous(*tensors: Tensor) -> None:
             raise ValueError(f"{found}: expected contiguous float32 on a CPU")
 
 
-def _check_same(*tensors: Tensor) -> None:
+def check_same(*tensors: Tensor) -> None:
     """Raise ValueError unless all tensors are float32 on a CPU and have one shape."""
     kinds = {(x.shape, x.dtype, x.device.type) for x in tensors}
     if kinds != {(tensors[0].shape, torch.float32, "cpu")}:
@@ -284,7 +298,7 @@ def _attention_call(q: Tensor, k: Tensor, v: Tensor, rules: AttentionRules, norm
     call = _AttentionCall(
         batch=batch, n_queries=n_queries, n_keys=n_keys, n_heads=rules.n_heads, n_groups=rules.n_groups
     )
-    call.head_dim, call.norm, call.eps = head_dim, _NORMS[rules.norm], rules.eps
+    call.head_dim, call.norm, call.eps = head_dim, NORM_CODES[rules.norm], rules.eps
     call.q = _ProjectedRows(q.data_ptr(), *q.stride()[:2], _pointer(norms.q_weight), _pointer(norms.q_bias))
     call.k = _ProjectedRows(k.data_ptr(), *k.stride()[:2], _pointer(norms.k_weight), _pointer(norms.k_bias))
     call.v = _ProjectedRows(v.data_ptr(), *v.stride()[:2], None, None)

@@ -5,8 +5,9 @@
 namespace {
 #include "vectors.h"
 #include "rows.h"
-#include "training_attention.h"
 #include "training_rows.h"
+#include "training_norms.h"
+#include "training_attention.h"
 
 #if defined(__AMX_BF16__)
 #include "training_products.h"
@@ -21,8 +22,6 @@ void attend(const AttentionCall& call, bool is_backward) {
     }
   });
 }
-
-constexpr int64_t kPart = 1024;
 
 // Divide n numbers among threads, in whole parts.
 template <typename Body>
@@ -59,9 +58,38 @@ void silu_gate_backward(const float* of_hidden, const float* gate, const float* 
 
 void dropout(const float* x, int64_t n, int64_t seed, int64_t limit, double scale, float* out, int64_t threads) {
   parallel_for_numbers(n, threads, [&](int64_t first, int64_t some) {
-    for (int64_t i = first; i < first + some; i += kPart)
-      drop_numbers(x + i, std::min(kPart, first + some - i), static_cast<uint64_t>(seed), static_cast<uint64_t>(i / kPart),
-                   static_cast<uint32_t>(limit), static_cast<float>(scale), out + i);
+    drop_numbers(x + first, first, some, seed, limit, scale, out + first);
+  });
+}
+
+// x + dropout(branch), with the elements that `dropout` drops for this seed.
+void add_dropout(const float* x, const float* branch, int64_t n, int64_t seed, int64_t limit, double scale, float* out,
+                 int64_t threads) {
+  parallel_for_numbers(n, threads, [&](int64_t first, int64_t some) {
+    for (int64_t i = first; i < first + some; i += kPart) {
+      const int64_t count = std::min(kPart, first + some - i);
+      drop_numbers(branch + i, i, count, seed, limit, scale, out + i);
+      add_row(x + i, count, out + i);
+    }
+  });
+}
+
+// The norm of x + dropout(branch), and its gradients.
+void norm_forward(const NormCall* call) {
+  parallel_for(call->rows, call->threads, [&](int64_t first, int64_t end) {
+    for (int64_t r = first; r < end; ++r) add_and_normalize_row(*call, r);
+  });
+}
+
+void norm_backward(const NormCall* call) {
+  const int64_t step = call->rows_per_sum;
+  parallel_for((call->rows + step - 1) / step, call->threads, [&](int64_t first, int64_t end) {
+    for (int64_t part = first; part < end; ++part) {
+      float* sums = call->sums + part * 2 * call->width;
+      std::fill_n(sums, 2 * call->width, 0.0f);
+      const int64_t last = std::min(call->rows, (part + 1) * step);
+      for (int64_t r = part * step; r < last; ++r) norm_row_gradient(*call, r, sums);
+    }
   });
 }
 
@@ -71,9 +99,7 @@ void relu_dropout_forward(float* x, int64_t n, int64_t seed, int64_t limit, doub
     for (int64_t i = first; i < first + some; i += kPart) {
       const int64_t count = std::min(kPart, first + some - i);
       relu_numbers(x + i, count);
-      if (limit)
-        drop_numbers(x + i, count, static_cast<uint64_t>(seed), static_cast<uint64_t>(i / kPart), static_cast<uint32_t>(limit),
-                     static_cast<float>(scale), x + i);
+      if (limit) drop_numbers(x + i, i, count, seed, limit, scale, x + i);
     }
   });
 }

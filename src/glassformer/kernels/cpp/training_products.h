@@ -67,24 +67,10 @@ inline void copy_pairs(const float* from, int64_t step, int64_t rows, int64_t co
 
 // Exchange rows and columns of a tile, whose elements are pairs. So a tile of A becomes one of B, and the other way round.
 inline void transpose_tile(Bf16* tile) {
-  __m512i x[kSide], y[kSide];
+  __m512i x[kSide];
   for (int i = 0; i < kSide; ++i) x[i] = _mm512_loadu_si512(tile + i * kDepth);
-  for (int i = 0; i < kSide; i += 2) {
-    y[i] = _mm512_unpacklo_epi32(x[i], x[i + 1]);
-    y[i + 1] = _mm512_unpackhi_epi32(x[i], x[i + 1]);
-  }
-  for (int i = 0; i < kSide; i += 4)
-    for (int j = 0; j < 2; ++j) {
-      x[i + 2 * j] = _mm512_unpacklo_epi64(y[i + j], y[i + j + 2]);
-      x[i + 2 * j + 1] = _mm512_unpackhi_epi64(y[i + j], y[i + j + 2]);
-    }
-  for (int i = 0; i < 4; ++i) {  // the 4 x 4 blocks of 128 bits
-    const __m512i a = _mm512_shuffle_i32x4(x[i], x[i + 4], 0x88), b = _mm512_shuffle_i32x4(x[i], x[i + 4], 0xdd);
-    const __m512i c = _mm512_shuffle_i32x4(x[i + 8], x[i + 12], 0x88), d = _mm512_shuffle_i32x4(x[i + 8], x[i + 12], 0xdd);
-    y[i] = _mm512_shuffle_i32x4(a, c, 0x88), y[i + 8] = _mm512_shuffle_i32x4(a, c, 0xdd);
-    y[i + 4] = _mm512_shuffle_i32x4(b, d, 0x88), y[i + 12] = _mm512_shuffle_i32x4(b, d, 0xdd);
-  }
-  for (int i = 0; i < kSide; ++i) _mm512_storeu_si512(tile + i * kDepth, y[i]);
+  transpose_block(x);
+  for (int i = 0; i < kSide; ++i) _mm512_storeu_si512(tile + i * kDepth, x[i]);
 }
 
 // Where the sums of a tile go, and what they start from: zero, 16 numbers for all rows, or what is there.

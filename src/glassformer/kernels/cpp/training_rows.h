@@ -66,13 +66,23 @@ inline uint32_t mixed_bits(uint32_t x) {
   return x ^ (x >> 16);
 }
 
-// Dropout of n numbers: those whose random number is below `limit` become 0, the others are multiplied by `scale`. The
-// random numbers depend on the seed, the part of the tensor and the place in it only, so that the gradient has the same.
-inline void drop_numbers(const float* x, int64_t n, uint64_t seed, uint64_t part, uint32_t limit, float scale, float* out) {
-  const uint32_t low = mixed_bits(static_cast<uint32_t>(seed) + mixed_bits(static_cast<uint32_t>(part)));
-  const uint32_t high = mixed_bits(static_cast<uint32_t>(seed >> 32) ^ mixed_bits(low + static_cast<uint32_t>(part >> 32)));
-  for (int64_t i = 0; i < n; ++i) {
-    const uint32_t bits = mixed_bits(mixed_bits(static_cast<uint32_t>(i) * 0x9e3779b9u + low) + high);
-    out[i] = bits < limit ? 0.0f : x[i] * scale;
+constexpr int64_t kPart = 1024;  // numbers of a tensor whose random numbers share the bits of the seed
+
+// Dropout of the n numbers of a tensor from place `first` on: those whose random number is below `limit` become 0, the
+// others are multiplied by `scale`. `x` and `out` begin at that place. The random numbers depend on the seed and the place
+// only, so that the gradient has the same.
+inline void drop_numbers(const float* x, int64_t first, int64_t n, uint64_t seed, uint32_t limit, float scale, float* out) {
+  for (int64_t done = 0; done < n;) {
+    const uint64_t place = first + done, part = place / kPart, count = std::min<uint64_t>(kPart - place % kPart, n - done);
+    const uint32_t low = mixed_bits(static_cast<uint32_t>(seed) + mixed_bits(static_cast<uint32_t>(part)));
+    const uint32_t high = mixed_bits(static_cast<uint32_t>(seed >> 32) ^ mixed_bits(low + static_cast<uint32_t>(part >> 32)));
+    const uint32_t begin = static_cast<uint32_t>(place % kPart);
+    const float* from = x + done;
+    float* to = out + done;
+    for (uint32_t i = 0; i < count; ++i) {
+      const uint32_t bits = mixed_bits(mixed_bits((begin + i) * 0x9e3779b9u + low) + high);
+      to[i] = bits < limit ? 0.0f : from[i] * scale;
+    }
+    done += count;
   }
 }

@@ -38,6 +38,27 @@ inline void sums_of(const Numbers* x, float* to) {
   _mm_storeu_ps(to, _mm256_castps256_ps128(half) + _mm256_extractf128_ps(half, 1));
 }
 
+// Exchange rows and columns of 16 x 16 numbers of 32 bits.
+inline void transpose_block(__m512i* x) {
+  __m512i y[16];
+  for (int i = 0; i < 16; i += 2) {
+    y[i] = _mm512_unpacklo_epi32(x[i], x[i + 1]);
+    y[i + 1] = _mm512_unpackhi_epi32(x[i], x[i + 1]);
+  }
+  for (int i = 0; i < 16; i += 4)
+    for (int j = 0; j < 2; ++j) {
+      x[i + 2 * j] = _mm512_unpacklo_epi64(y[i + j], y[i + j + 2]);
+      x[i + 2 * j + 1] = _mm512_unpackhi_epi64(y[i + j], y[i + j + 2]);
+    }
+  for (int i = 0; i < 4; ++i) {  // the 4 x 4 blocks of 128 bits
+    const __m512i a = _mm512_shuffle_i32x4(x[i], x[i + 4], 0x88), b = _mm512_shuffle_i32x4(x[i], x[i + 4], 0xdd);
+    const __m512i c = _mm512_shuffle_i32x4(x[i + 8], x[i + 12], 0x88), d = _mm512_shuffle_i32x4(x[i + 8], x[i + 12], 0xdd);
+    y[i] = _mm512_shuffle_i32x4(a, c, 0x88), y[i + 8] = _mm512_shuffle_i32x4(a, c, 0xdd);
+    y[i + 4] = _mm512_shuffle_i32x4(b, d, 0x88), y[i + 12] = _mm512_shuffle_i32x4(b, d, 0xdd);
+  }
+  for (int i = 0; i < 16; ++i) x[i] = y[i];
+}
+
 inline Numbers load(const Half* from) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))); }
 inline void store(Numbers x, Half* to) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
@@ -107,6 +128,8 @@ inline Numbers load(const float* from) {
   std::memcpy(&x, from, sizeof(x));
   return x;
 }
+
+inline void store(Numbers x, float* to) { std::memcpy(to, &x, sizeof(x)); }
 
 // Load the first n floats of a register and fill the rest with minus infinity.
 inline Numbers load_some(const float* from, int64_t n) {
