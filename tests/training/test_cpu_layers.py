@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from glassformer.kernels.cpu_products import has_products
-from glassformer.kernels.cpu_training import drop_numbers
+from glassformer.kernels.cpu_training import MAX_LENGTH, drop_numbers
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel, ModelConfig
 from glassformer.nn import FeedForward, Mask, MultiHeadAttention, Stack, dropout
-from glassformer.training import bf16_linear, cpu_layers
+from glassformer.training import bf16_linear, cpu_functions
 from glassformer.training.cpu_layers import CpuLayers
 from glassformer.training.cpu_linear import MIN_ROWS, fast_linears
 from glassformer.training.fused_loss import token_loss
@@ -36,7 +36,7 @@ def calls(monkeypatch):
         return call
 
     for name in counts:
-        monkeypatch.setattr(cpu_layers, name, counting(name, getattr(cpu_layers, name)))
+        monkeypatch.setattr(cpu_functions, name, counting(name, getattr(cpu_functions, name)))
     return counts
 
 
@@ -106,7 +106,8 @@ def test_dropout_in_training_only():
     torch.manual_seed(0)
     model = DecoderModel(config(n_decoder_layers=1, dropout=0.3, embedding_dropout=0.3))
     ids, layers = tokens(2, 9), CpuLayers(model)
-    assert layers.in_words() == "attention (of up to 128 tokens, without score bias or window), activations, dropout"
+    attention = "attention (of up to 128 tokens, without score bias or window)"
+    assert layers.in_words() == f"{attention}, activations, norms, dropout"
     with layers.active():
         first, second = model.train()(ids), model(ids)
         assert not torch.equal(first, second)
@@ -137,9 +138,9 @@ def test_decoders_and_encoders(calls):
 
 def test_sequences_beyond_the_kernels_length_are_computed_by_torch(calls):
     model = DecoderModel(config(n_decoder_layers=1)).train()
-    compare(model, tokens(1, cpu_layers.MAX_LENGTH + 1))
+    compare(model, tokens(1, MAX_LENGTH + 1))
     assert calls["attend_rows"] == 0
-    compare(model, tokens(1, cpu_layers.MAX_LENGTH))
+    compare(model, tokens(1, MAX_LENGTH))
     assert calls["attend_rows"] == 1
 
 
@@ -195,6 +196,37 @@ def test_projections_whose_forward_was_replaced_compute_themselves():
     with CpuLayers(attention, in_bf16=True).active():
         same = attention(ones + torch.arange(20.0)[:, None])
     assert torch.equal(same[:, 0], same[:, 19]), "all keys are 0, so that each query attends to all values equally"
+
+
+@pytest.mark.parametrize("batches", [1, 2])
+def test_tied_embeddings_have_dense_gradients(batches):
+    """With and without the output layer, whose gradient is added."""
+    torch.manual_seed(0)
+    model = EncoderDecoderModel(config(n_encoder_layers=1, n_decoder_layers=1, tie="all", output_bias=False)).train()
+    layers = CpuLayers(model)
+    assert sum(type(module) is nn.Embedding for module in layers.replaced) == 1
+    (table,) = {module for module in layers.replaced if type(module) is nn.Embedding}
+    source, target = tokens(3, 9) // 3, tokens(3, 7)
+    for has_output in (True, False):
+        results = []
+        for context in (nullcontext, layers.active):
+            model.zero_grad()
+            for _ in range(batches):
+                with context():
+                    found = model(source, target) if has_output else table(source)
+                    found.square().sum().backward()
+            assert table.weight.grad.layout == torch.strided
+            results.append(table.weight.grad)
+        torch.testing.assert_close(results[1], results[0], rtol=1e-4, atol=1e-4)
+
+
+def test_other_embeddings_are_left_alone():
+    untied = EncoderDecoderModel(config(n_encoder_layers=1, n_decoder_layers=1, tie="none"))
+    frozen = EncoderDecoderModel(config(n_encoder_layers=1, n_decoder_layers=1, tie="all")).requires_grad_(False)
+    padded = DecoderModel(config(n_decoder_layers=1, tie="output"))
+    padded.embeddings.tokens.padding_idx = 0
+    for model in (untied, frozen, padded):
+        assert not any(type(module) is nn.Embedding for module in CpuLayers(model).replaced)
 
 
 def test_frozen_layers():

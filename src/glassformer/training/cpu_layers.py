@@ -1,9 +1,10 @@
 """Layers of a model that are trained on a CPU by our C++ kernels (`kernels/cpu_training.py`). Activations are float32.
 
 Attention of at most `MAX_LENGTH` tokens is one operation between its projections, with norms of heads and rotary
-positions. Gated SiLU is one operation. A ReLU and its gradient replace their input in memory. Layers with other
-settings, such as dropout of attention weights, stay plain. Results are equal up to rounding, but dropout has other
-random numbers than in plain layers.
+positions. Gated SiLU is one operation. A ReLU and its gradient replace their input in memory. Dropout, residual sum and
+norm are one operation (`cpu_sublayer.py`). A token embedding that is tied to the output layer has a sparse gradient.
+Layers with other settings, such as dropout of attention weights, stay plain. Results are equal up to rounding, but
+dropout has other random numbers than in plain layers.
 
 With `in_bf16`, AMX kernels compute the linear layers (`bf16_linear.py`). Layers with the same input are one operation.
 
@@ -16,28 +17,25 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
-from typing_extensions import override
 
-from glassformer.kernels.cpu_training import (
-    MAX_LENGTH,
-    AttentionRules,
-    HeadNorms,
-    NormName,
-    attend_rows,
-    attend_rows_gradient,
-    drop_numbers,
-    relu_and_drop,
-    relu_and_drop_gradient,
-    silu_gate,
-    silu_gate_gradient,
-)
-from glassformer.nn import FeedForward, Mask, MultiHeadAttention
+from glassformer.kernels.cpu_training import MAX_LENGTH, AttentionRules
+from glassformer.nn import FeedForward, Mask, MultiHeadAttention, Sublayer
 from glassformer.nn.dropout import Dropout
 from glassformer.nn.positions import Rotation
 from glassformer.training.bf16_linear import bf16_linear, bf16_linears, is_trained
+from glassformer.training.cpu_functions import (
+    AttendRows,
+    Drop,
+    ReluDropout,
+    SiluGate,
+    TiedLookup,
+    dropout_seed,
+    has_hooks,
+    is_float32,
+    norm_name,
+)
+from glassformer.training.cpu_sublayer import can_replace_sublayer, compute_sublayer
 from glassformer.training.fused_loss import with_cpu_kernel
 
 
@@ -47,6 +45,7 @@ class CpuLayers:
     def __init__(self, model: nn.Module, *, in_bf16: bool = False):
         self.in_bf16 = in_bf16
         self._angles: tuple[Tensor, tuple[Tensor, Tensor]] | None = None
+        self._output_weights = {id(module.weight) for module in model.modules() if type(module) is nn.Linear}
         self.replaced: dict[nn.Module, Callable[..., Tensor]] = {}
         """Every replaced layer with its new forward pass."""
         for module in model.modules():
@@ -59,6 +58,7 @@ class CpuLayers:
             nn.Linear: "linear layers in bf16",
             MultiHeadAttention: f"attention (of up to {MAX_LENGTH} tokens, without score bias or window)",
             FeedForward: "activations",
+            Sublayer: "norms",
             Dropout: "dropout",
         }
         kinds = {type(module) for module in self.replaced}
@@ -75,6 +75,7 @@ class CpuLayers:
         finally:
             for module in self.replaced:
                 del vars(module)["forward"]
+                _make_dense(module)
 
     def _forward_of(self, module: nn.Module) -> Callable[..., Tensor] | None:
         if type(module) is MultiHeadAttention and _can_attend(module) and not module.attend.dropout:
@@ -85,6 +86,10 @@ class CpuLayers:
             return _relu_feedforward if module.activation == "relu" else None
         if type(module) is nn.Linear:
             return bf16_linear if self.in_bf16 and is_trained(module) else None
+        if type(module) is Sublayer:
+            return compute_sublayer if can_replace_sublayer(module) else None
+        if type(module) is nn.Embedding:
+            return _look_up if id(module.weight) in self._output_weights and _is_plain_table(module) else None
         return _dropout if type(module) is Dropout and module.p else None
 
     def _attention(
@@ -103,7 +108,7 @@ class CpuLayers:
         rules = _rules(attention, mask)
         is_short = max(query.shape[1], keys.shape[1]) <= MAX_LENGTH and len(query) == len(keys)
         is_plain = value is None and all(argument is None for argument in others.values())
-        if rules is None or not is_short or not is_plain or not _is_float32(query, keys) or _is_watched(attention):
+        if rules is None or not is_short or not is_plain or not is_float32(query, keys) or _is_watched(attention):
             others |= {"mask": mask, "rotation": rotation}
             return MultiHeadAttention.forward(attention, query, key, value, **others)
         if rotation is not None:
@@ -114,18 +119,18 @@ class CpuLayers:
         else:
             rows = [attention.q_proj(query), *self._project(keys, attention.k_proj, attention.v_proj)]
         norms = (getattr(norm, name, None) for norm in (attention.q_norm, attention.k_norm) for name in _PARAMETERS)
-        mixed: Tensor = _AttendRows.apply(*rows, *norms, rules)  # type: ignore[no-untyped-call]
+        mixed: Tensor = AttendRows.apply(*rows, *norms, rules)  # type: ignore[no-untyped-call]
         return attention.out_proj(mixed)
 
     def _gated_feedforward(self, ffn: FeedForward, x: Tensor, kernels: Any = None) -> Tensor:
-        if not _is_float32(x) or ffn.gate_proj is None:
+        if not is_float32(x) or ffn.gate_proj is None:
             return FeedForward.forward(ffn, x, kernels)
-        hidden: Tensor = _SiluGate.apply(*self._project(x, ffn.gate_proj, ffn.up_proj))  # type: ignore[no-untyped-call]
+        hidden: Tensor = SiluGate.apply(*self._project(x, ffn.gate_proj, ffn.up_proj))  # type: ignore[no-untyped-call]
         return ffn.down_proj(ffn.dropout(hidden))
 
     def _project(self, x: Tensor, *layers: nn.Module) -> list[Tensor]:
         """Return the results of linear layers for one input, by one operation where that is possible."""
-        are_replaced = self.in_bf16 and all(layer in self.replaced and not _has_hooks(layer) for layer in layers)
+        are_replaced = self.in_bf16 and all(layer in self.replaced and not has_hooks(layer) for layer in layers)
         found = bf16_linears(x, layers) if are_replaced else None
         return [layer(x) for layer in layers] if found is None else found
 
@@ -146,14 +151,8 @@ def _can_attend(attention: MultiHeadAttention) -> bool:
     is_plain = attention.clip_qkv is None and attend.softcap is None and attend.backend == "sdpa"
     is_joined = attention.qkv_proj is not None or attention.kv_proj is not None
     has_norms = any(norm is not None for norm in norms)
-    is_known = not has_norms or (all(_norm_name(norm) for norm in norms) and not attention.norms_all_heads)
+    is_known = not has_norms or (all(norm_name(norm) for norm in norms) and not attention.norms_all_heads)
     return is_plain and is_known and not is_joined
-
-
-def _norm_name(norm: nn.Module | None) -> NormName | None:
-    if type(norm) not in (nn.LayerNorm, nn.RMSNorm) or norm.eps is None:  # type: ignore[union-attr]
-        return None
-    return "layer" if isinstance(norm, nn.LayerNorm) else "rms"
 
 
 def _rules(attention: MultiHeadAttention, mask: Mask | None) -> AttentionRules | None:
@@ -170,7 +169,7 @@ def _rules(attention: MultiHeadAttention, mask: Mask | None) -> AttentionRules |
         scale=attention.attend.scale,
         causal=causal,
         real=None if real is None else real.contiguous(),
-        norm=_norm_name(norm),
+        norm=norm_name(norm),
         eps=0.0 if norm is None else norm.eps,
     )
 
@@ -178,122 +177,42 @@ def _rules(attention: MultiHeadAttention, mask: Mask | None) -> AttentionRules |
 def _is_watched(attention: MultiHeadAttention) -> bool:
     """Whether hooks want to see what the kernels do not compute, such as the attention weights."""
     parts = (part for part in (attention.attend, attention.q_norm, attention.k_norm) if part is not None)
-    return any(map(_has_hooks, parts))
-
-
-def _is_float32(*tensors: Tensor) -> bool:
-    are_plain = all(x.dtype == torch.float32 and x.device.type == "cpu" and x.numel() for x in tensors)
-    return are_plain and not torch.is_autocast_enabled("cpu") and not torch.compiler.is_compiling()
+    return any(map(has_hooks, parts))
 
 
 def _relu_feedforward(ffn: FeedForward, x: Tensor, kernels: Any = None) -> Tensor:
     parts = ffn.up_proj, ffn.dropout, ffn.down_proj  # their hooks may keep what is replaced in memory
-    is_plain = type(ffn.up_proj) is nn.Linear and not any(map(_has_hooks, parts))
-    if not is_plain or not _is_float32(x):
+    is_plain = type(ffn.up_proj) is nn.Linear and not any(map(has_hooks, parts))
+    if not is_plain or not is_float32(x):
         return FeedForward.forward(ffn, x, kernels)
     # Two dimensions: a linear layer with more returns a view, and autograd copies views that are changed in place.
     hidden = ffn.up_proj(x.flatten(0, -2))
     drops = type(ffn.dropout) is Dropout and ffn.dropout.training and ffn.dropout.p > 0
-    p, seed = (ffn.dropout.p, _dropout_seed()) if drops else (0.0, 0)
-    hidden = _ReluDropout.apply(hidden, p, seed)  # type: ignore[no-untyped-call]
+    p, seed = (ffn.dropout.p, dropout_seed()) if drops else (0.0, 0)
+    hidden = ReluDropout.apply(hidden, p, seed)  # type: ignore[no-untyped-call]
     return ffn.down_proj(hidden if drops else ffn.dropout(hidden)).view(x.shape)
 
 
+def _is_plain_table(table: nn.Embedding) -> bool:
+    has_rules = table.sparse or table.scale_grad_by_freq or not (table.padding_idx is table.max_norm is None)
+    return table.weight.requires_grad and not has_rules
+
+
+def _look_up(table: nn.Embedding, ids: Tensor) -> Tensor:
+    if not is_float32(table.weight):
+        return nn.Embedding.forward(table, ids)
+    rows: Tensor = TiedLookup.apply(ids, table.weight)  # type: ignore[no-untyped-call]
+    return rows
+
+
+def _make_dense(module: nn.Module) -> None:
+    """Make the gradient of a tied table dense. It is sparse if the output layer was not used."""
+    if type(module) is nn.Embedding and module.weight.grad is not None and module.weight.grad.is_sparse:
+        module.weight.grad = module.weight.grad.to_dense()
+
+
 def _dropout(dropout: Dropout, x: Tensor) -> Tensor:
-    if not dropout.training or not _is_float32(x):
+    if not dropout.training or not is_float32(x):
         return Dropout.forward(dropout, x)
-    dropped: Tensor = _Drop.apply(x, dropout.p, _dropout_seed())  # type: ignore[no-untyped-call]
+    dropped: Tensor = Drop.apply(x, dropout.p, dropout_seed())  # type: ignore[no-untyped-call]
     return dropped
-
-
-def _dropout_seed() -> int:
-    """Return a seed from torch's generator, so that a repeated layer (checkpointing) drops the same elements."""
-    return int(torch.empty((), dtype=torch.int64).random_(-(2**63), None))
-
-
-def _has_hooks(module: nn.Module) -> bool:
-    forward, backward = module._forward_hooks or module._forward_pre_hooks, module._backward_hooks
-    return bool(forward or backward or module._backward_pre_hooks)
-
-
-class _AttendRows(torch.autograd.Function):
-    @staticmethod
-    @override
-    def forward(
-        ctx: Any,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        q_weight: Tensor | None,
-        q_bias: Tensor | None,
-        k_weight: Tensor | None,
-        k_bias: Tensor | None,
-        rules: AttentionRules,
-    ) -> Tensor:
-        """Return the attention (B, T, H·D) of projected queries, keys and values."""
-        ctx.save_for_backward(q, k, v, q_weight, q_bias, k_weight, k_bias)
-        ctx.rules = rules
-        return attend_rows(q, k, v, rules, HeadNorms(q_weight, q_bias, k_weight, k_bias))
-
-    @staticmethod
-    @override
-    @once_differentiable
-    def backward(ctx: Any, *upstream: Tensor) -> Any:
-        """Return the gradients by queries, keys, values and the parameters of the norms."""
-        q, k, v, *norms = ctx.saved_tensors
-        of_q, of_k, of_v, of_norms = attend_rows_gradient(upstream[0], q, k, v, ctx.rules, HeadNorms(*norms))
-        return of_q, of_k, of_v, *of_norms, None
-
-
-class _SiluGate(torch.autograd.Function):
-    @staticmethod
-    @override
-    def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
-        """Return silu(gate) * up."""
-        ctx.save_for_backward(gate, up)
-        return silu_gate(gate, up)
-
-    @staticmethod
-    @override
-    @once_differentiable
-    def backward(ctx: Any, *upstream: Tensor) -> Any:
-        """Return the gradients by gate and up."""
-        return silu_gate_gradient(upstream[0], *ctx.saved_tensors)
-
-
-class _Drop(torch.autograd.Function):
-    @staticmethod
-    @override
-    def forward(ctx: Any, x: Tensor, p: float, seed: int) -> Tensor:
-        """Return x with elements dropped."""
-        ctx.p, ctx.seed = p, seed
-        return drop_numbers(x, p, seed)
-
-    @staticmethod
-    @override
-    @once_differentiable
-    def backward(ctx: Any, *upstream: Tensor) -> Any:
-        """Return the gradient by x: that of the result, with the same elements dropped."""
-        return drop_numbers(upstream[0], ctx.p, ctx.seed), None, None
-
-
-class _ReluDropout(torch.autograd.Function):
-    @staticmethod
-    @override
-    def forward(ctx: Any, x: Tensor, p: float, seed: int) -> Tensor:
-        """Return dropout(relu(x)), which replaces x: the linear layer before it does not need its output any more."""
-        ctx.mark_dirty(x)
-        relu_and_drop(x, p, seed)
-        ctx.save_for_backward(x)
-        ctx.p = p
-        return x
-
-    @staticmethod
-    @override
-    @once_differentiable
-    def backward(ctx: Any, *upstream: Tensor) -> Any:
-        """Return the gradient by x, which replaces the one of its result: only this function has that one."""
-        (hidden,) = ctx.saved_tensors
-        gradient = upstream[0].contiguous()
-        relu_and_drop_gradient(gradient, hidden, ctx.p)
-        return gradient, None, None

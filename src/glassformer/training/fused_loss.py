@@ -27,10 +27,11 @@ from glassformer.training.float8_linear import Float8Output
 from glassformer.training.losses import label_smoothed_cross_entropy
 from glassformer.training.output_loss import can_replace_logits, replaced_logits_loss
 
-CPU_CHUNK, GPU_CHUNK = 2**22, 2**27
-"""Number of logits in a chunk. On a CPU, chunks larger than its caches are slower, and so are products of few rows."""
+CPU_CHUNK, BF16_CHUNK, GPU_CHUNK = 2**22, 2**23, 2**27
+"""Number of logits in a chunk: on a CPU in float32 and by AMX kernels in bf16, and on a GPU. On a CPU, chunks larger
+than its caches are slower, and so are products of few rows: for each chunk, AMX kernels round all weights."""
 MIN_BF16_ROWS = 256
-"""The fewest rows of a chunk in bf16 on a CPU: for each chunk, the kernels round all weights."""
+"""The fewest rows of a chunk by AMX kernels."""
 
 
 _HAS_CPU_KERNEL = ContextVar("_HAS_CPU_KERNEL", default=False)
@@ -155,12 +156,14 @@ def _loss_and_gradients(
     wide = torch.float64 if weight.dtype == torch.float64 else torch.float32
     layout = torch.contiguous_format
     of_hidden = torch.empty_like(hidden, memory_format=layout) if wanted[0] else None
-    of_weight = torch.zeros_like(weight, dtype=wide, memory_format=layout) if wanted[1] else None
+    of_weight = torch.empty_like(weight, dtype=wide, memory_format=layout) if wanted[1] else None
     of_bias = torch.zeros_like(bias, dtype=wide) if bias is not None and wanted[2] else None
     total = torch.zeros((), dtype=wide, device=hidden.device)
+    if of_weight is not None and not n_rows:
+        of_weight.zero_()
     in_bf16 = _IN_BF16.get() and weight.dtype == hidden.dtype == torch.float32 and hidden.device.type == "cpu"
-    most = max(1, (CPU_CHUNK if hidden.device.type == "cpu" else GPU_CHUNK) // n_classes)
-    most = max(most, MIN_BF16_ROWS) if in_bf16 else most
+    most = BF16_CHUNK if in_bf16 else CPU_CHUNK if hidden.device.type == "cpu" else GPU_CHUNK
+    most = max(MIN_BF16_ROWS if in_bf16 else 1, most // n_classes)
     size = -(-n_rows // max(1, -(-n_rows // most)))  # chunks of equal size
     for first in range(0, n_rows, max(1, size)):
         rows = slice(first, first + size)
@@ -177,9 +180,10 @@ def _loss_and_gradients(
         if of_hidden is not None:
             torch.mm(gradient, weight, out=of_hidden[rows])
         if of_weight is not None and weight.dtype == wide:
-            of_weight.addmm_(gradient.t(), chunk)
+            torch.addmm(of_weight, gradient.t(), chunk, beta=int(first > 0), out=of_weight)
         elif of_weight is not None:
-            of_weight += gradient.t() @ chunk
+            product = gradient.t() @ chunk
+            _ = of_weight.add_(product) if first else of_weight.copy_(product)
         if of_bias is not None:
             of_bias += logits.sum(0)
     return total, [of_hidden, of_weight, of_bias]
