@@ -61,6 +61,7 @@ CASES = {
     "grouped queries": (2, 17, 17, 4, 2, 16, "rms", 8, True, False),
     "more keys than queries": (2, 3, 9, 2, 1, 5, "rms", 0, True, False),
     "more queries than keys": (2, 9, 4, 2, 2, 32, None, 0, True, False),
+    "plain grouped": (2, 17, 19, 4, 2, 32, None, 0, False, True),
     "long": (1, 128, 128, 2, 2, 64, None, 0, True, True),
 }
 

@@ -40,6 +40,7 @@ FUNCTIONS = {
     "sum": (lambda x, branch: AddDropped.apply(x, branch, 0.5, 3), 2, 0),
     "norm": (normalize, 1, 2),
     "norm of a sum": (lambda *given: AddAndNormalize.apply(*given, None, "rms", 1e-5, BranchRules(0.3, 9)), 2, 1),
+    "with nothing dropped": (lambda *given: AddAndNormalize.apply(*given, "layer", 1e-5, BranchRules()), 2, 2),
 }
 
 

@@ -12,7 +12,7 @@ from glassformer.training import cpu_kernels, gradient_setup
 from glassformer.training.cpu_kernels import ASSUMED_RATE, PAYS_FROM, choose_cpu_kernels
 from training.tiny_trainer import CONFIG, make_trainer
 
-WHAT = "attention (of up to 128 tokens, without score bias or window), activations, norms, dropout"
+WHAT = "attention (of up to 128 tokens, without score bias or window), activations, residual connections, dropout"
 NOTE = f"C++ kernels compute {WHAT}"
 
 

@@ -107,7 +107,7 @@ def test_dropout_in_training_only():
     model = DecoderModel(config(n_decoder_layers=1, dropout=0.3, embedding_dropout=0.3))
     ids, layers = tokens(2, 9), CpuLayers(model)
     attention = "attention (of up to 128 tokens, without score bias or window)"
-    assert layers.in_words() == f"{attention}, activations, norms, dropout"
+    assert layers.in_words() == f"{attention}, activations, residual connections, dropout"
     with layers.active():
         first, second = model.train()(ids), model(ids)
         assert not torch.equal(first, second)
@@ -223,10 +223,41 @@ def test_tied_embeddings_have_dense_gradients(batches):
 def test_other_embeddings_are_left_alone():
     untied = EncoderDecoderModel(config(n_encoder_layers=1, n_decoder_layers=1, tie="none"))
     frozen = EncoderDecoderModel(config(n_encoder_layers=1, n_decoder_layers=1, tie="all")).requires_grad_(False)
-    padded = DecoderModel(config(n_decoder_layers=1, tie="output"))
-    padded.embeddings.tokens.padding_idx = 0
-    for model in (untied, frozen, padded):
+    for model in (untied, frozen):
         assert not any(type(module) is nn.Embedding for module in CpuLayers(model).replaced)
+
+
+@pytest.mark.parametrize(
+    "rule", [{"padding_idx": 2}, {"max_norm": 0.1}, {"scale_grad_by_freq": True}, {"sparse": True}]
+)
+def test_tied_embeddings_with_rules_of_their_own_are_left_alone(rule):
+    torch.manual_seed(0)
+    model = DecoderModel(config(n_decoder_layers=1, tie="output"))
+    late = CpuLayers(model)
+    ids, table, gradients = torch.tensor([[2, 2, 5, 6]]), model.embeddings.tokens, []
+    for name, value in rule.items():
+        setattr(table, name, value)
+    assert table not in CpuLayers(model).replaced
+    assert table in late.replaced
+    for context in (nullcontext(), late.active()):
+        model.zero_grad()
+        with context:
+            model(ids).square().sum().backward()
+        gradients.append(table.weight.grad)
+    torch.testing.assert_close(gradients[1].to_dense(), gradients[0].to_dense(), rtol=1e-4, atol=1e-5)
+
+
+def test_two_backward_passes_of_a_tied_embedding_with_narrow_ids():
+    torch.manual_seed(0)
+    model, gradients = DecoderModel(config(n_decoder_layers=1, tie="output")), []
+    batches = [tokens(2, 5).int(), tokens(1, 3)]
+    for context in (nullcontext(), CpuLayers(model).active()):
+        model.zero_grad()
+        with context:
+            for ids in batches:
+                model(ids).square().sum().backward()
+        gradients.append(model.embeddings.tokens.weight.grad)
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-4, atol=1e-4)
 
 
 def test_frozen_layers():
@@ -276,6 +307,33 @@ def test_a_replaced_forward_is_kept():
     ffn = FeedForward(8, 16)
     ffn.forward = lambda x: x
     assert not CpuLayers(ffn).replaced
+
+
+@pytest.mark.parametrize(
+    ("layer", "part"),
+    [
+        (MultiHeadAttention(8, 2, qk_norm="layer"), "q_norm"),
+        (MultiHeadAttention(8, 2, qk_norm="rms"), "k_norm"),
+        (MultiHeadAttention(8, 2), "attend"),
+        (FeedForward(8, 16, dropout=0.1), "dropout"),
+    ],
+)
+def test_layers_with_a_part_whose_forward_was_replaced_stay_plain(layer, part):
+    assert layer in CpuLayers(layer).replaced
+    getattr(layer, part).forward = lambda *given, **options: given[0]
+    assert layer not in CpuLayers(layer).replaced
+
+
+def test_a_gradient_that_others_need_is_not_written_over():
+    torch.manual_seed(0)
+    ffn, x, gradients = FeedForward(8, 8), torch.randn(1, 3, 8, requires_grad=True), []
+    ffn.down_proj = nn.Identity()
+    for context in (nullcontext(), CpuLayers(ffn).active()):
+        x.grad = None
+        with context:
+            (x + ffn(x)).square().sum().backward()
+        gradients.append(x.grad)
+    torch.testing.assert_close(*gradients)
 
 
 def test_soft_caps_and_clipped_queries_are_left_alone():

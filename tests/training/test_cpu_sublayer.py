@@ -82,16 +82,14 @@ def test_results_and_gradients(calls, kind, placement, p, multiplier, expected):
 
 def test_other_residual_connections_stay_plain(calls):
     norm = norm_of("layer")
-    watched, replaced = (Sublayer(norm_of("layer"), placement="pre", dropout=0.2) for _ in range(2))
-    watched.dropout.register_forward_hook(lambda module, given, found: None)
-    replaced.norm.forward = lambda x: x * 2
+    strided = norm_of("layer")
+    strided.weight = nn.Parameter(torch.randn(24)[::2])
     for sublayer in (
         Sublayer(norm, placement="output"),
         Sublayer(norm, placement="sandwich", post_norm=norm_of("rms")),
         Sublayer(nn.LayerNorm(12, elementwise_affine=False), placement="post"),
         Sublayer(nn.Identity(), placement="pre"),
-        watched,
-        replaced,
+        Sublayer(strided, placement="pre"),
     ):
         compare(sublayer)
     with torch.autocast("cpu", torch.bfloat16):
@@ -108,3 +106,42 @@ def test_evaluation_drops_nothing(calls):
     sublayer = Sublayer(norm_of("layer"), placement="pre", dropout=0.5).eval()
     compare(sublayer)
     assert calls == ["normalize_rows"] * 2
+
+
+@pytest.mark.parametrize("placement", ["pre", "post"])
+@pytest.mark.parametrize("part", ["norm", "dropout"])
+@pytest.mark.parametrize("kind", ["forward", "full_backward"])
+def test_hooks_on_parts_are_called(calls, placement, part, kind):
+    sublayer, seen = Sublayer(norm_of("layer"), placement=placement, dropout=0.2), []
+    getattr(getattr(sublayer, part), f"register_{kind}_hook")(lambda *given: seen.append(part))
+    compare(sublayer)
+    assert seen == [part] * 4, "by two residual connections, with and without the kernels"
+    assert calls == []
+
+
+@pytest.mark.parametrize("placement", ["pre", "post"])
+@pytest.mark.parametrize("replace", ["norm", "dropout", "branch"])
+def test_replaced_parts_are_called(calls, placement, replace):
+    sublayer = Sublayer(norm_of("layer"), placement=placement, dropout=0.2)
+    if replace == "branch":
+        sublayer.branch = lambda y: y * 3
+    else:
+        getattr(sublayer, replace).forward = lambda y: y * 3
+    compare(sublayer)
+    assert calls == []
+
+
+def test_a_norm_that_is_exchanged_later_is_called():
+    sublayer = Sublayer(norm_of("layer"), placement="post")
+    layers = CpuLayers(sublayer)
+    sublayer.norm = nn.Identity()
+    x = torch.randn(2, 12)
+    with layers.active():
+        torch.testing.assert_close(sublayer(x, lambda y: y), 2 * x)
+
+
+def test_one_dimension_is_computed_plainly():
+    sublayer, x = Sublayer(norm_of("rms"), placement="pre"), torch.randn(12)
+    with CpuLayers(sublayer).active():
+        found = sublayer(x, torch.sin)
+    torch.testing.assert_close(found, sublayer(x, torch.sin))

@@ -14,7 +14,7 @@ from glassformer.kernels.cpu_training import NORM_CODES, NormName, check_same, d
 
 _INTEGER, _NUMBER, _POINTER = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
 _ROWS_PER_SUM = 32
-"""Rows of which the kernel sums the gradients of weight and bias, whatever the number of threads."""
+"""Rows per partial sum of the gradients of weight and bias. Fixed, so that results do not depend on the threads."""
 
 
 class _NormCall(ctypes.Structure):
@@ -24,7 +24,7 @@ class _NormCall(ctypes.Structure):
         *((name, _POINTER) for name in ("x", "branch")),
         *((name, _INTEGER) for name in ("seed", "limit")),
         ("factor", _NUMBER),
-        *((name, _POINTER) for name in ("weight", "bias", "total", "y", "of_y", "passed")),
+        *((name, _POINTER) for name in ("weight", "bias", "total", "y", "of_y", "of_residual")),
         *((name, _POINTER) for name in ("of_total", "of_branch", "sums")),
         *((name, _INTEGER) for name in ("rows_per_sum", "threads")),
     )
@@ -40,7 +40,7 @@ class RowNorm(NamedTuple):
 
 
 class BranchRules(NamedTuple):
-    """How a branch is added to its input: with elements dropped, and multiplied by a number."""
+    """Dropout and multiplier of a branch before it is added to its input."""
 
     p: float = 0.0
     seed: int = 0
@@ -59,7 +59,7 @@ def normalize_rows(x: Tensor, norm: RowNorm) -> Tensor:
 
 
 def add_and_normalize(x: Tensor, branch: Tensor, norm: RowNorm, rules: BranchRules) -> tuple[Tensor, Tensor]:
-    """Return the sum of x and the branch, both (N, C), by `rules`, and its norm."""
+    """Return total = x + multiplier * dropout(branch), all (N, C), and the norm of total."""
     return _normalize(x, branch, norm, rules)
 
 
@@ -68,22 +68,23 @@ def norm_gradient(
     total: Tensor,
     norm: RowNorm,
     *,
-    passed: Tensor | None = None,
+    of_residual: Tensor | None = None,
     rules: BranchRules | None = None,
 ) -> tuple[Tensor, Tensor | None, Tensor, Tensor | None]:
-    """Return the gradients by the sum, the branch, the weight and the bias, given those of the norm of the sum.
+    """Return the gradients with respect to the sum, the branch, the weight and the bias.
 
     Args:
-        of_y: Gradient of the norm, (N, C).
+        of_y: Gradient of the normalized sum, (N, C).
         total: The sum, of which the norm was computed.
-        passed: Gradient of the sum that does not pass through the norm; it is added.
-        rules: Those of the branch; None if there was none.
+        of_residual: Gradient that reaches the sum through a residual connection instead of the norm. It is added.
+        rules: Dropout and multiplier of the branch. None if no gradient of its own is needed: there is no branch, or
+            it was added unchanged, so that its gradient is that of the sum.
     """
-    given = [of_y, total, *(() if passed is None else (passed,))]
+    given = [of_y, total, *(() if of_residual is None else (of_residual,))]
     check_same(*given)
     of_y, total, *more = (one.contiguous() for one in given)
     call = _call(total, norm, rules or BranchRules())
-    call.of_y, call.passed = of_y.data_ptr(), more[0].data_ptr() if more else None
+    call.of_y, call.of_residual = of_y.data_ptr(), more[0].data_ptr() if more else None
     of_total = torch.empty_like(total)
     of_branch = None if rules is None else torch.empty_like(total)
     parts = -(-len(total) // _ROWS_PER_SUM)
@@ -115,9 +116,12 @@ def _call(rows: Tensor, norm: RowNorm, rules: BranchRules) -> _NormCall:
     if len(shape) != 2 or not shape[1]:
         raise ValueError(f"rows {shape}: expected two dimensions, and at least one column")
     for one in (norm.weight, *(() if norm.bias is None else (norm.bias,))):
-        if tuple(one.shape) != shape[1:] or not one.is_contiguous() or one.dtype != torch.float32 or one.is_cuda:
+        is_float32 = one.dtype == torch.float32 and one.device.type == "cpu"
+        if tuple(one.shape) != shape[1:] or not one.is_contiguous() or not is_float32:
             found = f"{one.dtype} tensor of shape {tuple(one.shape)}"
             raise ValueError(f"parameter of a norm: {found}: expected contiguous float32 of shape {shape[1:]}")
+    if norm.kind not in ("layer", "rms"):
+        raise ValueError(f"norm {norm.kind!r}: expected 'layer' or 'rms'")
     limit, scale = drop_rule(rules.p)
     call = _NormCall(*shape, NORM_CODES[norm.kind], norm.eps)
     call.x = call.total = rows.data_ptr()

@@ -31,9 +31,10 @@ def is_float32(*tensors: Tensor) -> bool:
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Whether somebody watches or changes the forward or backward pass of a module."""
+    """Whether a module, or every module of the process, has forward or backward hooks."""
     forward, backward = module._forward_hooks or module._forward_pre_hooks, module._backward_hooks
-    return bool(forward or backward or module._backward_pre_hooks)
+    is_watched = bool(forward or backward or module._backward_pre_hooks)
+    return is_watched or bool(nn.modules.module._has_any_global_hook())  # type: ignore[no-untyped-call]
 
 
 def norm_name(norm: nn.Module | None) -> NormName | None:
@@ -140,7 +141,7 @@ class ReluDropout(torch.autograd.Function):
 
 
 class TiedLookup(torch.autograd.Function):
-    """The rows of a table that an output layer uses, too.
+    """Embedding lookup in a table that is tied to the output layer.
 
     The gradient is a sparse tensor. autograd adds it to the dense gradient of the output layer, so that no tensor of
     the size of the table has to be filled with zeros.
@@ -160,15 +161,14 @@ class TiedLookup(torch.autograd.Function):
     def backward(ctx: Any, *upstream: Tensor) -> Any:
         """Return the gradient by the table."""
         (ids,) = ctx.saved_tensors
-        places, rows = ids.flatten()[None], upstream[0].flatten(0, -2)
+        places, rows = ids.reshape(1, -1), upstream[0].reshape(ids.numel(), -1)
         return None, torch.sparse_coo_tensor(places, rows, ctx.shape, check_invariants=False)
 
 
 class Normalize(torch.autograd.Function):
-    """The norm of rows, which returns the rows, too.
+    """The norm of rows x.
 
-    A residual connection adds to the returned rows. So the gradients of both results are summed in the pass that
-    computes the norm's.
+    It also returns x, for a residual connection. So its backward pass gets both gradients and adds them in one pass.
     """
 
     @staticmethod
@@ -188,12 +188,12 @@ class Normalize(torch.autograd.Function):
         """Return the gradients by x, the weight and the bias."""
         x, *parameters = ctx.saved_tensors
         norm = RowNorm(ctx.kind, ctx.eps, *parameters)
-        of_x, _, of_weight, of_bias = norm_gradient(upstream[1], x, norm, passed=upstream[0])
+        of_x, _, of_weight, of_bias = norm_gradient(upstream[1], x, norm, of_residual=upstream[0])
         return of_x, of_weight, of_bias, None, None
 
 
 class AddAndNormalize(torch.autograd.Function):
-    """The norm of x + dropout(branch)."""
+    """The norm of x + multiplier * dropout(branch)."""
 
     @staticmethod
     @override

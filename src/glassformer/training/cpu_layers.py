@@ -58,7 +58,7 @@ class CpuLayers:
             nn.Linear: "linear layers in bf16",
             MultiHeadAttention: f"attention (of up to {MAX_LENGTH} tokens, without score bias or window)",
             FeedForward: "activations",
-            Sublayer: "norms",
+            Sublayer: "residual connections",
             Dropout: "dropout",
         }
         kinds = {type(module) for module in self.replaced}
@@ -66,7 +66,10 @@ class CpuLayers:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Context manager for the forward and backward pass of a batch: the layers are replaced, and so is the loss."""
+        """Context manager for the forward and backward pass of a batch: the layers are replaced, and so is the loss.
+
+        Until its end, the gradient of a tied token embedding may be sparse.
+        """
         for module, forward in self.replaced.items():
             vars(module)["forward"] = forward  # ten times as fast as setting an attribute of a module
         try:
@@ -83,7 +86,8 @@ class CpuLayers:
         if type(module) is FeedForward and module.gate_up_proj is None:
             if module.gate_proj is not None:
                 return self._gated_feedforward if module.activation == "silu" else None
-            return _relu_feedforward if module.activation == "relu" else None
+            is_replaced = "forward" in vars(module.dropout)
+            return _relu_feedforward if module.activation == "relu" and not is_replaced else None
         if type(module) is nn.Linear:
             return bf16_linear if self.in_bf16 and is_trained(module) else None
         if type(module) is Sublayer:
@@ -148,7 +152,9 @@ _PARAMETERS = "weight", "bias"
 def _can_attend(attention: MultiHeadAttention) -> bool:
     """Whether the kernels know the head norms and the kind of scores of an attention layer."""
     attend, norms = attention.attend, (attention.q_norm, attention.k_norm)
-    is_plain = attention.clip_qkv is None and attend.softcap is None and attend.backend == "sdpa"
+    parts = (attend, *(norm for norm in norms if norm is not None))
+    is_replaced = any("forward" in vars(part) for part in parts)
+    is_plain = not is_replaced and attention.clip_qkv is None and attend.softcap is None and attend.backend == "sdpa"
     is_joined = attention.qkv_proj is not None or attention.kv_proj is not None
     has_norms = any(norm is not None for norm in norms)
     is_known = not has_norms or (all(norm_name(norm) for norm in norms) and not attention.norms_all_heads)
@@ -182,7 +188,7 @@ def _is_watched(attention: MultiHeadAttention) -> bool:
 
 def _relu_feedforward(ffn: FeedForward, x: Tensor, kernels: Any = None) -> Tensor:
     parts = ffn.up_proj, ffn.dropout, ffn.down_proj  # their hooks may keep what is replaced in memory
-    is_plain = type(ffn.up_proj) is nn.Linear and not any(map(has_hooks, parts))
+    is_plain = type(ffn.up_proj) is type(ffn.down_proj) is nn.Linear and not any(map(has_hooks, parts))
     if not is_plain or not is_float32(x):
         return FeedForward.forward(ffn, x, kernels)
     # Two dimensions: a linear layer with more returns a view, and autograd copies views that are changed in place.
@@ -199,7 +205,7 @@ def _is_plain_table(table: nn.Embedding) -> bool:
 
 
 def _look_up(table: nn.Embedding, ids: Tensor) -> Tensor:
-    if not is_float32(table.weight):
+    if not is_float32(table.weight) or not _is_plain_table(table):
         return nn.Embedding.forward(table, ids)
     rows: Tensor = TiedLookup.apply(ids, table.weight)  # type: ignore[no-untyped-call]
     return rows

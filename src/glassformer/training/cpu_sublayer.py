@@ -1,7 +1,7 @@
 """Residual connections that C++ kernels compute in training on a CPU: dropout, sum and norm in one pass over memory.
 
-With post-norm all of them are one operation. With pre-norm, dropout and sum are one, and the norm's gradient adds the
-one that passes by the norm. The results are those of `nn.Sublayer` up to rounding.
+With post-norm all of them are one operation. With pre-norm, dropout and sum are one operation, and the norm's backward
+pass adds the gradient of the residual connection. The results are those of `nn.Sublayer` up to rounding.
 """
 
 from collections.abc import Callable
@@ -25,14 +25,14 @@ from glassformer.training.cpu_functions import (
 
 def can_replace_sublayer(sublayer: Sublayer) -> bool:
     """Whether the kernels know the norm of a residual connection and its place."""
-    norm: Any = sublayer.norm
-    is_known = norm_name(norm) is not None and norm.weight is not None and norm.weight.dim() == 1
-    return sublayer.placement in ("pre", "post") and is_known and type(sublayer.dropout) is Dropout
+    is_replaced = "branch" in vars(sublayer) or "forward" in vars(sublayer.dropout)
+    return _is_known(sublayer) and not is_replaced
 
 
 def compute_sublayer(sublayer: Sublayer, x: Tensor, f: Callable[[Tensor], Tensor], kernels: Any = None) -> Tensor:
     """Return the result of a residual connection. This replaces its forward pass."""
-    if not is_float32(x) or _is_changed(sublayer.norm) or has_hooks(sublayer.dropout):
+    is_plain = _is_known(sublayer) and not _is_called_itself(sublayer.norm) and not has_hooks(sublayer.dropout)
+    if not is_plain or x.dim() < 2 or not is_float32(x, *sublayer.norm.parameters()):
         return Sublayer.forward(sublayer, x, f, kernels)
     norm: Any = sublayer.norm
     parts = norm.weight, getattr(norm, "bias", None), norm_name(norm), norm.eps
@@ -61,8 +61,15 @@ def _drop_rate(sublayer: Sublayer) -> float:
     return sublayer.dropout.p if sublayer.dropout.training else 0.0
 
 
-def _is_changed(norm: nn.Module) -> bool:
-    """Whether somebody else computes a norm, or watches it."""
+def _is_known(sublayer: Sublayer) -> bool:
+    norm: Any = sublayer.norm
+    has_name = norm_name(norm) is not None and norm.weight is not None and norm.weight.dim() == 1
+    is_whole = has_name and all(parameter.is_contiguous() for parameter in norm.parameters())
+    return sublayer.placement in ("pre", "post") and is_whole and type(sublayer.dropout) is Dropout
+
+
+def _is_called_itself(norm: nn.Module) -> bool:
+    """Whether a norm has hooks or a replaced forward pass."""
     return "forward" in vars(norm) or has_hooks(norm)
 
 

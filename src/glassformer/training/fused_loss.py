@@ -28,8 +28,8 @@ from glassformer.training.losses import label_smoothed_cross_entropy
 from glassformer.training.output_loss import can_replace_logits, replaced_logits_loss
 
 CPU_CHUNK, BF16_CHUNK, GPU_CHUNK = 2**22, 2**23, 2**27
-"""Number of logits in a chunk: on a CPU in float32 and by AMX kernels in bf16, and on a GPU. On a CPU, chunks larger
-than its caches are slower, and so are products of few rows: for each chunk, AMX kernels round all weights."""
+"""Logits per chunk: on a CPU in float32, on a CPU by AMX kernels, and on a GPU. On a CPU, chunks larger than its caches
+are slower, and so are products of few rows: for each chunk, AMX kernels round all weights."""
 MIN_BF16_ROWS = 256
 """The fewest rows of a chunk by AMX kernels."""
 
@@ -162,9 +162,9 @@ def _loss_and_gradients(
     if of_weight is not None and not n_rows:
         of_weight.zero_()
     in_bf16 = _IN_BF16.get() and weight.dtype == hidden.dtype == torch.float32 and hidden.device.type == "cpu"
-    most = BF16_CHUNK if in_bf16 else CPU_CHUNK if hidden.device.type == "cpu" else GPU_CHUNK
-    most = max(MIN_BF16_ROWS if in_bf16 else 1, most // n_classes)
-    size = -(-n_rows // max(1, -(-n_rows // most)))  # chunks of equal size
+    chunk_logits = BF16_CHUNK if in_bf16 else CPU_CHUNK if hidden.device.type == "cpu" else GPU_CHUNK
+    chunk_rows = max(MIN_BF16_ROWS if in_bf16 else 1, chunk_logits // n_classes)
+    size = -(-n_rows // max(1, -(-n_rows // chunk_rows)))  # chunks of equal size
     for first in range(0, n_rows, max(1, size)):
         rows = slice(first, first + size)
         chunk = hidden[rows]

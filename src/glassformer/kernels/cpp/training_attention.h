@@ -51,7 +51,7 @@ void multiply_block(const float* a, int64_t a_row, int64_t a_column, const float
     for (int v = 0; v < V; ++v) store(sums[r][v], c + r * c_step + v * kTogether);
 }
 
-// A matrix in memory that is read, whose transpose has the steps exchanged.
+// A read-only matrix with the steps between its rows and columns. Its transpose swaps them.
 struct MatrixView {
   const float* data;
   int64_t row, column;
@@ -326,8 +326,10 @@ class AttentionWorkspace {
   }
 
   const AttentionCall& call_;
-  const int64_t keys_, width_, heads_per_key_head_;  // keys and numbers per head, padded to whole registers; query heads per head
-  const bool is_whole_, is_plain_;  // rows of a head fill whole registers; and are not normalized or rotated
+  const int64_t keys_, width_;  // keys, and numbers per head, padded to whole registers
+  const int64_t heads_per_key_head_;  // query heads per key-value head
+  const bool is_whole_;  // rows of a head fill whole registers, so that results are written where they belong
+  const bool is_plain_;  // also without norms and rotations, so that gradients of queries and keys are, too
   std::vector<float> numbers_;
   Matrix k_, v_, of_k_, of_v_, k_columns_, v_columns_, q_, of_q_, of_out_, weights_, of_weights_;
   float* key_mask_;    // 0 for keys that may be attended to, minus infinity for padding

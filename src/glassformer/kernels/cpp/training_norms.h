@@ -68,10 +68,10 @@ struct NormCall {
   double factor;            // of the elements that are kept
   const float *weight, *bias;  // of the norm; the bias may be missing
   float *total, *y;            // x + dropout(branch), missing without a branch, and its norm
-  const float *of_y, *passed;  // gradients, from here on: `passed`, which may be missing, is added to that of the sum
+  const float *of_y, *of_residual;  // gradients, from here on: that of the residual connection, which may be missing, is added
   float *of_total, *of_branch;  // of_branch may be missing
-  float* sums;           // (rows / rows_per_sum, 2, width): gradients of weight and bias
-  int64_t rows_per_sum;  // it does not depend on the number of threads, and so nor do the results
+  float* sums;           // (rows / rows_per_sum, rounded up, 2, width): gradients of weight and bias
+  int64_t rows_per_sum;  // fixed, so that results do not depend on the number of threads
   int64_t threads;
 };
 
@@ -99,6 +99,6 @@ inline void norm_row_gradient(const NormCall& call, int64_t r, float* sums) {
   std::copy_n(call.of_y + at, call.width, of_total);
   const RowScale scale = scale_of(row, call.width, call.norm, call.eps);
   normalize_gradient(row, scale, call.weight, call.norm, call.width, of_total, sums, sums + call.width);
-  if (call.passed) add_row(call.passed + at, call.width, of_total);
+  if (call.of_residual) add_row(call.of_residual + at, call.width, of_total);
   if (call.of_branch) drop_numbers(of_total, at, call.width, call.seed, call.limit, call.factor, call.of_branch + at);
 }

@@ -66,13 +66,15 @@ inline uint32_t mixed_bits(uint32_t x) {
   return x ^ (x >> 16);
 }
 
-constexpr int64_t kPart = 1024;  // numbers of a tensor whose random numbers share the bits of the seed
+constexpr int64_t kPart = 1024;  // numbers of a tensor for which the seed is mixed once
 
 // Dropout of the n numbers of a tensor from place `first` on: those whose random number is below `limit` become 0, the
 // others are multiplied by `scale`. `x` and `out` begin at that place. The random numbers depend on the seed and the place
-// only, so that the gradient has the same.
+// only, so that the backward pass drops the same elements.
 inline void drop_numbers(const float* x, int64_t first, int64_t n, uint64_t seed, uint32_t limit, float scale, float* out) {
-  for (int64_t done = 0; done < n;) {
+  if (!limit)
+    for (int64_t i = 0; i < n; ++i) out[i] = x[i] * scale;
+  for (int64_t done = limit ? 0 : n; done < n;) {
     const uint64_t place = first + done, part = place / kPart, count = std::min<uint64_t>(kPart - place % kPart, n - done);
     const uint32_t low = mixed_bits(static_cast<uint32_t>(seed) + mixed_bits(static_cast<uint32_t>(part)));
     const uint32_t high = mixed_bits(static_cast<uint32_t>(seed >> 32) ^ mixed_bits(low + static_cast<uint32_t>(part >> 32)));
