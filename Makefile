@@ -68,8 +68,8 @@ docs: $(READY) ## build the documentation site in build/site; needs no network
 verify-documents: $(READY) ## run the five documents' own code beside ours: DOCUMENTS=folder
 	$(BIN)/python tools/verify_documents.py $(DOCUMENTS)
 
-verify-gpu: $(READY) ## hold the kernels of a CUDA device against the formulas
-	$(BIN)/python tools/verify_gpu.py
+verify-gpu: ## hold the kernels of a CUDA device against the formulas; by .venv, or else by PYTHON
+	$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) tools/verify_gpu.py
 
 benchmark-train: $(READY) ## training speed beside torch.nn.Transformer and HF Marian
 	$(BIN)/python benchmarks/train.py

@@ -6,8 +6,9 @@ Every trainer gets the same batch, without padding, so that the handling of padd
 label-smoothed loss, backward, gradient clipping and a fused Adam update, in training mode with the same dropout.
 Glassformer's step is one update of its `Trainer`, as `glassformer train` makes it. Steps are measured in float32, and
 in bf16 if the CPU has AMX: the peers under torch's autocast, Glassformer as its `Trainer` computes it. In each round,
-every trainer makes one step, so that noise affects all of them. The table shows medians over the rounds. Its last
-column is the model's arithmetic rate divided by the highest rate of a matrix product measured in the same run.
+every trainer makes one step, so that noise affects all of them, and each round begins with another trainer. The table
+shows medians over the rounds. Its last column is the model's arithmetic rate divided by the highest rate of a matrix
+product measured in the same run.
 """
 
 import argparse
@@ -240,8 +241,9 @@ def main() -> None:
             steps[label](precision)  # the first step allocates
         rates = {precision: gemm_rate(precision) for precision in precisions}
         times: dict[tuple[str, Precision], list[float]] = {turn: [] for turn in turns}
-        for _ in range(arguments.rounds):
-            for label, precision in turns:
+        for number in range(arguments.rounds):
+            first = number % len(turns)  # what runs before a step decides what it finds in the caches
+            for label, precision in turns[first:] + turns[:first]:
                 times[label, precision].append(_seconds(partial(steps[label], precision)))
             rates = {precision: max(rate, gemm_rate(precision)) for precision, rate in rates.items()}
         tokens = size.batch * size.length

@@ -8,6 +8,8 @@
 - Training: the losses of a few updates on the device, in bf16 and fp16, with CUDA graphs and compiled layers, are
   compared with those on the CPU in float32. With dropout, a repeated run must have the same losses to the last bit.
 
+It needs torch and the packages of the core, but no virtual environment, and Glassformer need not be installed.
+
 With names of models, such as `python tools/verify_gpu.py llama`, only their generation in float32 is checked.
 """
 
@@ -22,6 +24,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "src"))  # so that nothing has to be installed
 
 from glassformer.data.batching.packed_windows import PackedBatch
 from glassformer.data.batching.pair_batches import PairBatch, make_pair_batch

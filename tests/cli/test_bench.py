@@ -1,6 +1,7 @@
 """`glassformer bench`: its usage, and the counts that it refuses."""
 
 import pytest
+import torch
 
 
 def test_bench_without_options_prints_what_it_measures(call):
@@ -16,10 +17,21 @@ def test_bench_without_options_prints_what_it_measures(call):
         (("--batch", "32", "0"), "--batch 0: expected at least 1"),
         (("--beam", "0"), "--beam 0: expected at least 1"),
         (("--rounds", "0"), "--rounds 0: expected at least 1"),
-        (("--threads", "-1"), "--threads -1: expected 0 or more"),
+        (("--threads", "-1"), "--threads -1: expected 0 to 1,024"),
+        (("--quantize", "int8", "--dtype", "float32"), "--quantize int8 with --dtype float32: expected one of them"),
         (("--batch-tokens", "0"), "--batch-tokens 0: expected 1 to 16,777,216"),
     ],
 )
 def test_wrong_counts_are_refused_before_anything_is_measured(call, monkeypatch, options, message):
     monkeypatch.setattr("glassformer.bench.decode.measure", lambda *_, **__: pytest.fail("measured"))
     assert call("bench", "decode", *options) == (2, "", f"glassformer: {message}\n")
+
+
+def test_a_missing_gpu_is_named(call, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    code, out, err = call("bench", "decode", "--device", "cuda")
+    assert (code, out) == (1, "")
+    assert "cuda: no CUDA device is available" in err
+    monkeypatch.setattr("glassformer.runtime.devices.choose_device", lambda name: torch.device("cuda"))
+    code, out, err = call("bench", "decode", "--quantize", "int4")
+    assert (code, out, err) == (2, "", "glassformer: --quantize int4 on a GPU: expected --device cpu\n")

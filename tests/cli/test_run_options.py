@@ -135,8 +135,11 @@ def test_the_options_of_computing_reach_load(monkeypatch):
     ComputeOptions(device="cpu", dtype="bfloat16", quantize="none", batch_tokens=9).load("m", allow_pickle=True)
     computing = {"device": "cpu", "dtype": "bfloat16", "quantize": "none", "compile": "auto", "batch_tokens": 9}
     assert seen == [("m", {**computing, "allow_pickle": True})]
-    with pytest.raises(UsageError, match="--threads -1: expected 0 or more"):
-        ComputeOptions(threads=-1).load("m")
+    for wrong in (-1, 1025, 100_000):
+        with pytest.raises(UsageError, match=f"--threads {wrong}: expected 0 to 1,024"):
+            ComputeOptions(threads=wrong).load("m")
+    with pytest.raises(UsageError, match="--quantize int8 with --dtype float16: expected one of them"):
+        ComputeOptions(quantize="int8", dtype="float16").load("m")
     for wrong in (0, -5, 2**24 + 1):
         with pytest.raises(UsageError, match=f"--batch-tokens {wrong}: expected 1 to 16,777,216"):
             ComputeOptions(batch_tokens=wrong).load("m")

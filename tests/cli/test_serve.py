@@ -1,8 +1,12 @@
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from glassformer.cli import main
+from glassformer.cli.run_options import ComputeOptions
+from glassformer.cli.serve import _load
 
 
 def call(monkeypatch, capsys, *arguments):
@@ -55,3 +59,14 @@ def test_an_open_address_without_keys_is_warned_about(monkeypatch, capsys, tmp_p
     monkeypatch.delenv("GLASSFORMER_API_KEYS", raising=False)
     _, printed = call(monkeypatch, capsys, tmp_path / "nothing", "--host", "0.0.0.0")
     assert "without --api-key" in printed.err
+
+
+@pytest.mark.parametrize(
+    ("kind", "compile", "is_told"),
+    [("decoder", "on", True), ("decoder", "auto", False), ("encoder_decoder", "on", False)],
+)
+def test_compiling_a_model_that_continues_texts_has_no_effect(monkeypatch, capsys, kind, compile, is_told):
+    pipeline = SimpleNamespace(model=SimpleNamespace(kind=kind))
+    monkeypatch.setattr(ComputeOptions, "load", lambda self, path: pipeline)
+    assert _load(ComputeOptions(compile=compile), Path("m")) is pipeline
+    assert ("--compile on has no effect on m" in capsys.readouterr().err) == is_told

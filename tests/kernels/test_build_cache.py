@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from glassformer.kernels import build_cache
-from glassformer.kernels.build_cache import built_library, find_library
+from glassformer.kernels.build_cache import built_library, find_library, why_not_cached
 from glassformer.kernels.cpp_library import KernelBuildError
 
 NAME = "cpu-0123456789abcdef"
@@ -128,9 +128,22 @@ def test_a_folder_that_others_may_write_is_not_used(folder, build, built, caplog
     assert use(build) != library
     assert len(built) == 2
     assert [f"run chmod 700 {folder}" in record.message for record in caplog.records] == [True]
+    assert f"run chmod 700 {folder}" in why_not_cached()
     folder.chmod(0o700)
+    assert why_not_cached() is None
     assert use(build) == library
     assert len(caplog.records) == 1
+
+
+def test_whether_a_library_would_be_kept_is_told_before_it_is_built(folder, monkeypatch):
+    assert why_not_cached() is None
+    assert not folder.exists(), "nothing was created"
+    monkeypatch.setattr(build_cache.os, "access", lambda path, mode: False)
+    assert why_not_cached().endswith("cannot be written")
+    monkeypatch.undo()
+    folder.parent.write_text("in the way", encoding="utf-8")
+    monkeypatch.setenv("GLASSFORMER_CACHE", str(folder.parent))
+    assert why_not_cached() is not None
 
 
 def test_a_folder_of_another_user_is_not_used(folder, build, built, caplog, monkeypatch):

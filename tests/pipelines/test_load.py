@@ -148,7 +148,13 @@ def test_a_converted_encoder_is_quantized_while_it_is_loaded(quantize, tmp_path)
     torch.testing.assert_close(one, two, rtol=0, atol=1e-5)
 
 
-def test_compiling_is_for_models_that_generate(tmp_path):
+def test_quantize_none_is_the_default(tmp_path):
+    make(Classifier).save(tmp_path / "m", "A card.")
+    assert load(tmp_path / "m", quantize=None).run(["a b"]) == load(tmp_path / "m").run(["a b"])
+
+
+def test_compiling_is_for_models_that_generate(tmp_path, monkeypatch):
+    monkeypatch.setattr("glassformer.runtime.choose_runner.check_cpp_compiler", lambda: None)
     make(LanguageModel).save(tmp_path / "writer", "A card.")
     make(Classifier).save(tmp_path / "reader", "A card.")
     assert situation_of(load(tmp_path / "writer", compile="on").model).records == "compiled"

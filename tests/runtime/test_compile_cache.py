@@ -1,9 +1,10 @@
-"""Code that torch compiled for other vector instructions is not reused."""
+"""Code that torch compiled for other vector instructions is not reused, and a missing compiler is named."""
 
 import pytest
 import torch
+from torch._inductor.exc import InvalidCxxCompiler
 
-from glassformer.runtime.compile_cache import separate_compile_cache
+from glassformer.runtime.compile_cache import check_cpp_compiler, separate_compile_cache
 
 
 @pytest.fixture(autouse=True)
@@ -35,3 +36,14 @@ def test_the_tag_is_part_of_torchs_cache_key():
     except UnicodeDecodeError:
         pytest.skip("torch 2.13 reads its templates in the locale's encoding, and this locale is ASCII")
     assert details.cache_key_tag == torch.backends.cpu.get_cpu_capability()
+
+
+def test_a_missing_compiler_is_named(monkeypatch):
+    def fail():
+        raise InvalidCxxCompiler
+
+    monkeypatch.setattr("torch._inductor.cpp_builder.get_cpp_compiler", fail)
+    with pytest.raises(ValueError, match=r"compile='on': torch finds no C\+\+ compiler: install g"):
+        check_cpp_compiler()
+    monkeypatch.setattr("torch._inductor.cpp_builder.get_cpp_compiler", lambda: "g++")
+    check_cpp_compiler()

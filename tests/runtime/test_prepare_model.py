@@ -62,6 +62,7 @@ def test_int4_is_a_fused_copy(monkeypatch):
     ("options", "message"),
     [
         ({"quantize": "int3"}, "quantize='int3': expected one of none, int8, int4"),
+        ({"dtype": torch.int8}, "dtype=torch.int8: expected a floating-point dtype"),
         ({"dtype": "float31"}, "dtype='float31': expected one of auto, float32, bfloat16, float16"),
         ({"quantize": "int8", "dtype": "float16"}, "quantize='int8' with dtype=float16: expected one of them"),
         ({"device": "gpu"}, "device='gpu' is not a torch device"),

@@ -42,6 +42,15 @@ def test_the_cost_of_the_first_use_depends_on_the_cache_folder(monkeypatch):
     assert "no C++ compiler was found" in found["kernels"].why
 
 
+def test_kernels_that_cannot_be_kept_are_built_in_every_process(monkeypatch, tmp_path):
+    monkeypatch.setattr(NAME, lambda: False)
+    for cache, words in (("cache", "kept in the cache folder"), ("file/cache", "every process builds")):
+        (tmp_path / "file").write_text("in the way", encoding="utf-8")
+        monkeypatch.setenv("GLASSFORMER_CACHE", str(tmp_path / cache))
+        found = report_runtime(preset("tiny-gpt2"), device="cpu", quantize="int8")
+        assert words in found["warm-up"].why
+
+
 def test_an_encoder_makes_no_steps(monkeypatch):
     assert "steps" not in report_runtime(preset("tiny-bert-base"), device="cpu")
 

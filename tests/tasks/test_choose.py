@@ -105,3 +105,27 @@ def test_options_of_another_architecture_are_refused_beside_from(tmp_path):
             choose_with(**{f"model.{name}": value})
     with pytest.raises(ValueError, match="--size small has no effect with --from"):
         choose_with(size="small")
+
+
+def test_options_that_do_not_change_a_grown_model_are_refused(tmp_path):
+    make(LanguageModel).save(tmp_path / "m", "card")
+    base = {"grow_from": tmp_path / "m"}
+
+    def choose_with(size="auto", **given):
+        config = make_config(config_named("language"), {**base, **given})
+        return choose(config, {"train.updates": 2, **base, **given}, CorpusSize(10, 100), size=size, began=0.0)
+
+    with pytest.raises(ValueError, match="--size small has no effect with --grow-from"):
+        choose_with(size="small")
+    with pytest.raises(ValueError, match=r"vocab_size=9999 has no effect with --grow-from .* whose tokenizer stays"):
+        choose_with(**{"model.vocab_size": 9999})
+    choose_with(**{"model.d_model": 2 * load_model(tmp_path / "m").config.d_model})
+
+
+@pytest.mark.parametrize(("option", "flag"), [("start_from", "--from"), ("grow_from", "--grow-from")])
+def test_a_tokenizer_beside_a_trained_model_is_refused(tmp_path, option, flag):
+    make(LanguageModel).save(tmp_path / "m", "card")
+    given = {option: tmp_path / "m", "tokenizer.tokenizer_file": "t.json"}
+    config = make_config(config_named("language"), given)
+    with pytest.raises(ValueError, match=f"--tokenizer-file t.json has no effect with {flag}"):
+        choose(config, {"train.updates": 2, **given}, CorpusSize(10, 100), size="auto", began=0.0)

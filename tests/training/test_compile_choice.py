@@ -17,6 +17,7 @@ from training.tiny_trainer import CONFIG, make_trainer
 def no_compiler(monkeypatch):
     for name in ("compile_layers", "uncompile_layers"):
         monkeypatch.setattr(gradient_setup, name, lambda module, **options: None)
+    monkeypatch.setattr(compile_choice, "check_cpp_compiler", lambda: None)
 
 
 def make(folder, is_gpu=True, **options):
@@ -74,3 +75,13 @@ def test_a_trial_leaves_the_trainer_as_it_was(tmp_path):
     assert compile_choice._seconds_per_batch(trainer) > 0
     assert torch.equal(torch.get_rng_state(), before)
     assert all(parameter.grad is None for parameter in trainer.model.parameters())
+
+
+def test_on_needs_a_compiler_on_a_cpu(tmp_path, monkeypatch):
+    def fail():
+        raise ValueError("compile='on': torch finds no C++ compiler")
+
+    monkeypatch.setattr(compile_choice, "check_cpp_compiler", fail)
+    with pytest.raises(ValueError, match=r"no C.. compiler"):
+        choose_compilation(make(tmp_path, is_gpu=False, compile="on"))
+    choose_compilation(make(tmp_path, is_gpu=False, compile="auto"))

@@ -34,6 +34,9 @@ class Range(NamedTuple):
 
 Count = Annotated[int, Range("a whole number of at least 1", 1)]
 Whole = Annotated[int, Range("a whole number, 0 or more", 0)]
+MAX_THREADS = 1024
+"""The most threads that an option allows. Tens of thousands exhaust a system."""
+Threads = Annotated[int, Range(f"a whole number from 0 to {MAX_THREADS:,}", 0, MAX_THREADS)]
 NotNegative = Annotated[float, Range("0 or more", 0)]
 Positive = Annotated[float, Range("a finite number above 0", 0, without="low")]
 Probability = Annotated[float, Range("a probability, at least 0 and below 1", 0, 1, "high")]

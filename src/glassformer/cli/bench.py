@@ -73,15 +73,19 @@ def bench(
     from glassformer.bench.decode import LoadOptions, limits, measure, table
     from glassformer.bench.result_file import check_new, write_result
     from glassformer.bench.workloads import workloads
+    from glassformer.runtime.devices import choose_device
 
     if out is not None:
         check_new(out)
     if threads:
         torch.set_num_threads(threads)
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    work, found = workloads()[model], limits(device)
-    print(f"torch {torch.__version__} on {device}, {torch.get_num_threads()} threads\n")
+    chosen = choose_device(device).type
+    if quantize not in ("auto", "none") and dtype != "auto":
+        raise UsageError(f"--quantize {quantize} with --dtype {dtype}: expected one of them")
+    if quantize not in ("auto", "none") and chosen == "cuda":
+        raise UsageError(f"--quantize {quantize} on a GPU: expected --device cpu")
+    work, found = workloads()[model], limits(chosen)
+    print(f"torch {torch.__version__} on {chosen}, {torch.get_num_threads()} threads\n")
     rows: list[list[str | float]] = []
     for width in beam:
         for size in batch:
@@ -90,7 +94,7 @@ def bench(
                 batch=size,
                 beam=width,
                 rounds=rounds,
-                device=device,
+                device=chosen,
                 compiled=compiled,
                 only=only,
                 options=LoadOptions(dtype, quantize, batch_tokens),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from glassformer.base.fields import MAX_THREADS
 from glassformer.cli.flag_parser import UsageError
 from glassformer.cli.part_option import read_part
 from glassformer.pipelines.pipeline_registry import DECODER_OPTIONS, PIPELINES, SEQ2SEQ_OPTIONS, PipelineEntry
@@ -20,9 +21,9 @@ MAX_BATCH_TOKENS = 1 << 24
 
 
 def check_threads(threads: int) -> None:
-    """Raise a UsageError if --threads is negative. It does not import torch."""
-    if threads < 0:
-        raise UsageError(f"--threads {threads}: expected 0 or more")
+    """Raise a UsageError if --threads is out of range. It does not import torch."""
+    if not 0 <= threads <= MAX_THREADS:
+        raise UsageError(f"--threads {threads}: expected 0 to {MAX_THREADS:,}")
 
 
 def set_threads(threads: int) -> None:
@@ -88,6 +89,8 @@ class ComputeOptions:
     def load(self, path: Path | str, **options: Any) -> Any:
         """Load the pipeline of a model with these options."""
         check_threads(self.threads)
+        if self.quantize != "none" and self.dtype != "auto":
+            raise UsageError(f"--quantize {self.quantize} with --dtype {self.dtype}: expected one of them")
         if self.batch_tokens is not None and not 1 <= self.batch_tokens <= MAX_BATCH_TOKENS:
             raise UsageError(f"--batch-tokens {self.batch_tokens}: expected 1 to {MAX_BATCH_TOKENS:,}")
         from glassformer.pipelines.load import load

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from glassformer.cli.flag_parser import UsageError
 from glassformer.cli.run_options import ComputeOptions
@@ -52,7 +53,9 @@ def serve(
     if parallel:
         _serve_together(found, parallel, listen, limits, batch, compute)
         return
-    app = make_app(found, compute.load, listen=listen, limits=limits, batch=batch, load_options=asdict(compute))
+    app = make_app(
+        found, partial(_load, compute), listen=listen, limits=limits, batch=batch, load_options=asdict(compute)
+    )
     serve_app(app, listen, limits, on_start=_announcer(found, listen))
 
 
@@ -65,6 +68,18 @@ def _announcer(found: Mapping[str, Path], listen: ListenOptions) -> Callable[[st
             print(f"API: {address}/v1   documentation: {address}/docs   Ctrl-C ends", file=sys.stderr)
 
     return say
+
+
+def _load(compute: ComputeOptions, path: Path) -> Any:
+    """Load a model, and say so if --compile on does nothing for it."""
+    pipeline = compute.load(path)
+    if compute.compile == "on" and pipeline.model.kind == "decoder":
+        print(
+            f"note: --compile on has no effect on {path}: texts of many requests are continued in batches of changing "
+            "size, whose steps are not compiled",
+            file=sys.stderr,
+        )
+    return pipeline
 
 
 def _serve_together(

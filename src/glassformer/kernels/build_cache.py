@@ -56,10 +56,29 @@ def built_library(name: str, build: Build) -> Iterator[Path]:
     )
 
 
+def why_not_cached() -> str | None:
+    """Return why a built library would not be kept in the cache folder; None if it would be. It creates nothing."""
+    folder = cache_folder() / "kernels"
+    try:
+        if folder.exists():
+            _check_private(folder)
+            _check_loadable(folder)
+        nearest = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    except OSError as error:
+        return str(error)
+    if not nearest.is_dir():
+        return f"{nearest} is not a folder"
+    return None if os.access(nearest, os.W_OK) else f"{nearest} cannot be written"
+
+
 def _make_private(folder: Path) -> None:
     """Create the folder so that only this user may write it. Raises OSError if it exists and others may write it."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     folder.mkdir(mode=0o700, exist_ok=True)
+    _check_private(folder)
+
+
+def _check_private(folder: Path) -> None:
     found = folder.stat()
     if found.st_uid != os.geteuid():
         raise PermissionError(f"{folder} belongs to user {found.st_uid}, not to you: remove or rename it")

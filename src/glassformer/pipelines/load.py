@@ -43,7 +43,7 @@ def load(
     *,
     device: torch.device | str = "auto",
     dtype: torch.dtype | DtypeName = "auto",
-    quantize: Quantization = "none",
+    quantize: Quantization | None = "none",
     compile: CompileChoice = "auto",
     batch_tokens: int | None = None,
     truncate: bool = False,
@@ -69,7 +69,7 @@ def load(
             float16 if the file stores these. The quantized weights of a GGUF file stay as they are stored with "auto"
             on a CPU, and are expanded otherwise.
         quantize: "int8" computes with 8-bit weights on the CPU: several times as fast, with nearly the same results.
-            "int4" computes with 4-bit weights: half the memory of int8, and less exact.
+            "int4" computes with 4-bit weights: half the memory of int8, and less exact. None is "none".
         compile: "on" compiles the decoding steps of a model that generates text. That takes half a minute or more for
             each batch shape, and pays off if many texts follow. "auto" does not compile.
         batch_tokens: The most tokens of a batch, padding included; None is 16384 on a GPU, and on a CPU 4096 where
@@ -85,7 +85,7 @@ def load(
     >>> gf.load("my-classifier").run(["it is good"])
     ['...']
     """
-    path = find_model(path)
+    path, quantize = find_model(path), quantize or "none"
     if batch_tokens is not None:
         check_positive("batch_tokens", batch_tokens)
     prepared = choose_preparation(

@@ -29,6 +29,7 @@ from glassformer.nn.groupwise_linear import GroupwiseLinear
 from glassformer.nn.quantized_linear import Int8Linear, TorchInt8Linear
 from glassformer.runtime.cache_bounds import fits_float16
 from glassformer.runtime.cache_pool import CachePool
+from glassformer.runtime.compile_cache import check_cpp_compiler
 from glassformer.runtime.decision_rules import KERNEL_RULES, STEP_RULES, Situation, decide
 from glassformer.runtime.packed_model import has_fused_storage, packed_twin
 from glassformer.runtime.pool_runner import PoolRunner
@@ -261,8 +262,11 @@ def record_steps(model: TextModel, *, compile: bool = False, cache_dtype: torch.
 def compile_steps(model: TextModel) -> None:
     """Compile the decoding steps of this model (see `record_steps`).
 
-    A quantized model then caches in float16, if its keys and values are surely small enough.
+    A quantized model then caches in float16, if its keys and values are surely small enough. Raises ValueError if torch
+    finds no C++ compiler for a model on a CPU.
     """
+    if next(model.parameters()).device.type == "cpu":
+        check_cpp_compiler()
     is_half = situation_of(model).is_quantized and fits_float16(model)
     record_steps(model, compile=True, cache_dtype=torch.float16 if is_half else None)
 

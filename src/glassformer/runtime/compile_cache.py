@@ -1,6 +1,19 @@
-"""Separate torch's cache of compiled code by the vector instructions of the CPU."""
+"""What `torch.compile` needs on a CPU: a C++ compiler, and a cache for each kind of vector instructions."""
 
 import torch
+
+
+def check_cpp_compiler() -> None:
+    """Raise ValueError if torch finds no C++ compiler, without which it compiles nothing for a CPU."""
+    from torch._inductor.cpp_builder import get_cpp_compiler
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    try:
+        get_cpp_compiler()
+    except InvalidCxxCompiler:
+        raise ValueError(
+            "compile='on': torch finds no C++ compiler: install g++, name a compiler in the variable CXX, or use 'auto'"
+        ) from None
 
 
 def separate_compile_cache() -> None:

@@ -144,6 +144,10 @@ def weight_bytes(config: ModelConfig, dtype: torch.dtype, quantize: Quantization
 def read_dtype(dtype: torch.dtype | DtypeName) -> torch.dtype:
     """Return the torch dtype of this name; "auto" is float32, as long as no other rule applies (`NUMBER_RULES`)."""
     if isinstance(dtype, torch.dtype):
+        if not dtype.is_floating_point:
+            raise ValueError(
+                f"dtype={dtype}: expected a floating-point dtype; quantize='int8' computes with 8-bit weights"
+            )
         return dtype
     if dtype not in get_args(DtypeName):
         raise ValueError(f"dtype={dtype!r}: expected one of {', '.join(get_args(DtypeName))}")

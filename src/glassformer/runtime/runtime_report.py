@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from glassformer.kernels.build_cache import why_not_cached
 from glassformer.kernels.cpp_kernels import HEAD_SIZES
 from glassformer.kernels.cpp_library import KernelBuildError, is_library_built
 from glassformer.kernels.kernel_registry import was_library_built
@@ -102,6 +103,8 @@ def _warm_up(situation: Situation, kernels: str, is_built: bool, config: ModelCo
         return "half a minute or more per batch shape", "torch compiles the first batch of a shape"
     if situation.device == "cuda" and config.kind != "encoder":
         return "slower first batches", "the first batch of a shape is recorded; later ones replay it"
+    if kernels == "c++" and not is_built and (reason := why_not_cached()) is not None:
+        return BUILD_TIME, f"every process builds the C++ kernels, because they cannot be kept: {reason}"
     if kernels == "c++" and not is_built:
         return BUILD_TIME, "the C++ kernels are not built yet; they are then kept in the cache folder"
     if kernels == "c++":

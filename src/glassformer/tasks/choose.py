@@ -46,6 +46,7 @@ def choose(
         began: Value of `time.perf_counter` when the command began. The time since then is already used up.
     """
     kind = type(config)
+    _check_tokenizer(config)
     if config.start_from is not None:
         _check_architecture(config.start_from, given, size)
         is_pretrained = not was_trained_here(config.start_from)
@@ -55,6 +56,7 @@ def choose(
     base: dict[str, Any] = {}
     if config.grow_from is not None:
         base = architecture_options(config.grow_from, config.model.head)
+        _check_growth(config.grow_from, base, given, size)
         if "context" in options_of(kind):
             base["context"] = base["model.max_len"]
         given = {**base, **given}
@@ -84,6 +86,30 @@ def _check_architecture(start_from: Path, given: Mapping[str, Any], size: Size) 
                 f"{name}={shown(value)} has no effect with --from {start_from}, whose model has {shown(found)}: "
                 f"{instead}"
             )
+
+
+def _check_growth(grow_from: Path, base: Mapping[str, Any], given: Mapping[str, Any], size: Size) -> None:
+    """Raise ValueError for options that do not change the model of --grow-from, of which `base` is the architecture."""
+    if size != "auto":
+        raise ValueError(
+            f"--size {size} has no effect with --grow-from {grow_from}: expected the larger sizes themselves, such as "
+            "--d-model or the number of layers"
+        )
+    for name in ("model.vocab_size", "model.source_vocab_size"):
+        if name in given and given[name] != base.get(name):
+            raise ValueError(
+                f"{name.removeprefix('model.')}={shown(given[name])} has no effect with --grow-from {grow_from}, whose "
+                f"tokenizer stays: expected {shown(base.get(name))} or no such option"
+            )
+
+
+def _check_tokenizer(config: TaskConfig) -> None:
+    """Raise ValueError if options name a tokenizer beside a trained model, which has one."""
+    if config.base_model is not None and config.tokenizer.tokenizer_file is not None:
+        raise ValueError(
+            f"--tokenizer-file {config.tokenizer.tokenizer_file} has no effect with {config.base_flag} "
+            f"{config.base_model}, whose tokenizer stays: expected one of them"
+        )
 
 
 def in_words(chosen: Mapping[str, Any], given: Mapping[str, Any]) -> str:

@@ -134,7 +134,7 @@ def train_run(
             tokens = config.max_tokens * config.accumulate
             journal.say(
                 f"the batch grows from {tokens // ramp.n_parts:,} to {tokens:,} tokens over the first "
-                f"{ramp.updates:,} updates (--batch-ramp)"
+                f"{ramp.updates:,} updates (--batch-ramp), with at least one example in each"
             )
         if config.minutes:
             spent = state.seconds + state.other_seconds - plan.start_seconds

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from glassformer.nn.expert_feedforward import ExpertFeedForward
+from glassformer.runtime.compile_cache import check_cpp_compiler
 from glassformer.training.state import newest_state, saved_positions
 from glassformer.training.trainer import Trainer
 
@@ -26,6 +27,8 @@ def choose_compilation(trainer: Trainer[Any]) -> list[str]:
     if config.compile != "off" and any(isinstance(module, ExpertFeedForward) for module in trainer.model.modules()):
         is_asked = config.compile == "on" or trainer.device.type == "cuda"
         return ["the layers are not compiled: compiled experts would compute every token"] if is_asked else []
+    if config.compile == "on" and trainer.device.type == "cpu":
+        check_cpp_compiler()
     if trainer.parallel.is_active:
         _set_compiled(trainer, config.compile == "on")
         return []

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from glassformer.base.fields import Checked, Count, Decay, NotNegative, Positive, Probability, Range, Whole
+from glassformer.base.fields import Checked, Count, Decay, NotNegative, Positive, Probability, Range, Threads, Whole
 from glassformer.training.schedules import Schedule, read_ramp
 
 Seed = Annotated[int, Range("a whole number, 0 or more and below 2**63", 0, 2**63 - 1)]
@@ -85,7 +85,7 @@ class TrainConfig(Checked):
     # Device
     device: str = "auto"
     """Device to compute on, such as cpu or cuda; auto is a GPU where there is one."""
-    threads: Whole = 0
+    threads: Threads = 0
     """Number of CPU threads; 0 is torch's default, and fewer are faster if other programs keep a core busy."""
     precision: Literal["auto", "fp32", "bf16", "fp16", "fp8"] = "auto"
     """Floating-point type to compute in; auto is bf16 if the device computes it fast, else fp32. fp8 is bf16 with the
