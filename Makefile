@@ -76,8 +76,8 @@ benchmark-train: $(READY) ## training speed beside torch.nn.Transformer and HF M
 
 benchmark-decode: $(READY) ## translation speed beside HF Marian and CTranslate2
 	$(PIP_INSTALL) ctranslate2
-	$(BIN)/glassformer bench decode --batch 32 1
-	$(BIN)/glassformer bench decode --batch 32 --beam 4
+	$(BIN)/glassformer bench decode --batch 32 1 --compile on
+	$(BIN)/glassformer bench decode --batch 32 --beam 4 --compile on
 
 format: $(READY) ## let ruff fix and format the code
 	$(BIN)/ruff check --fix .

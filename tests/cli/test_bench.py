@@ -27,6 +27,17 @@ def test_wrong_counts_are_refused_before_anything_is_measured(call, monkeypatch,
     assert call("bench", "decode", *options) == (2, "", f"glassformer: {message}\n")
 
 
+def test_compiled_steps_are_measured_on_request(call, monkeypatch):
+    asked = []
+    monkeypatch.setattr("glassformer.bench.decode.limits", lambda device: None)
+    monkeypatch.setattr("glassformer.bench.decode.table", lambda *_, **__: "")
+    monkeypatch.setattr("glassformer.bench.decode.measure", lambda *_, **given: asked.append(given["compiled"]) or [])
+    for choice in ("auto", "on", "off"):
+        assert call("bench", "decode", "--device", "cpu", "--batch", "1", "--compile", choice)[0] == 0
+    assert asked == [False, True, False]
+    assert "--no-compiled is now --compile off: use that" in call("bench", "decode", "--no-compiled")[2]
+
+
 def test_a_missing_gpu_is_named(call, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     code, out, err = call("bench", "decode", "--device", "cuda")

@@ -50,21 +50,27 @@ PLACEHOLDERS = {"FOLDER": ".", "SEED": "1"}
 # Commands that take minutes or need a GPU: they run with --full only, with these flags at their end.
 LONG = {
     ".venv/bin/glassformer demo tagging": ("trains for up to three minutes", ""),
-    "glassformer bench decode --rounds 7 --batch 32 --beam 4 1": (
+    "glassformer bench decode --rounds 7 --batch 32 --beam 4 1 --compile on": (
         "minutes",
-        "--rounds 1 --batch 1 --no-compiled --only glassformer",
+        "--rounds 1 --batch 1 --compile off --only glassformer",
     ),
-    "glassformer bench decode --model llama --batch 1 --rounds 3": (
+    "glassformer bench decode --model llama --batch 1 --rounds 3 --compile on": (
         "minutes",
-        "--rounds 1 --no-compiled --only glassformer",
+        "--rounds 1 --compile off --only glassformer",
     ),
-    "glassformer bench decode --rounds 7 --batch 1": ("minutes", "--rounds 1 --no-compiled --only glassformer"),
-    "glassformer bench decode --rounds 7 --batch 32 --beam 4 1 --device cpu --threads 2": (
+    "glassformer bench decode --rounds 7 --batch 1 --compile on": (
         "minutes",
-        "--rounds 1 --batch 1 --no-compiled --only glassformer",
+        "--rounds 1 --compile off --only glassformer",
     ),
-    "glassformer bench decode --device cuda --rounds 7 --model translation --batch 128 --beam 1 4": ("GPU", ""),
-    "glassformer bench decode --device cuda --rounds 3 --model gpt2 --batch 1 64": ("GPU", ""),
+    "glassformer bench decode --rounds 7 --batch 32 --beam 4 1 --device cpu --threads 2 --compile on": (
+        "minutes",
+        "--rounds 1 --batch 1 --compile off --only glassformer",
+    ),
+    "glassformer bench decode --device cuda --rounds 7 --model translation --batch 128 --beam 1 4 --compile on": (
+        "GPU",
+        "",
+    ),
+    "glassformer bench decode --device cuda --rounds 3 --model gpt2 --batch 1 64 --compile on": ("GPU", ""),
 }
 # Lines of shell blocks that call other programs.
 OTHER_PROGRAMS = {

@@ -28,7 +28,7 @@ def bench(
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto",
     quantize: Literal["auto", "none", "int8", "int4"] = "auto",
     batch_tokens: int | None = None,
-    compiled: bool = True,
+    compile: Literal["auto", "on", "off"] = "auto",
     only: tuple[str, ...] = (),
     out: Path | None = None,
 ) -> None:
@@ -57,7 +57,8 @@ def bench(
             auto measures float and 8-bit weights on a CPU, and nothing quantized on a GPU or with a --dtype.
         batch_tokens: The most tokens of a batch of Glassformer, as in run. If the texts have more tokens, they are
             divided into several batches. (default: as for run; for requests as many as the texts have)
-        compiled: Also measure Glassformer's compiled step, which takes half a minute or more to compile for each shape.
+        compile: on also measures steps that torch compiles, those of Glassformer and, on a GPU, of HF Transformers.
+            Compiling takes half a minute or more for each shape. auto compiles nothing, as in run.
         only: Measure only the engines whose names contain one of these texts, such as "glassformer" or "HF, bfloat16".
         out: Also write the measurements to this new JSON file, with the command, the machine and the date.
     """
@@ -95,7 +96,7 @@ def bench(
                 beam=width,
                 rounds=rounds,
                 device=chosen,
-                compiled=compiled,
+                compiled=compile == "on",
                 only=only,
                 options=LoadOptions(dtype, quantize, batch_tokens),
             )

@@ -18,7 +18,7 @@ from glassformer.base.names import nearest
 
 HELP, HELP_ALL = ("-h", "--help"), "--help-all"
 TRUTHS = {"true": True, "yes": True, "false": False, "no": False}
-RENAMED_FLAGS = {"--int8": "--quantize int8"}
+RENAMED_FLAGS = {"--int8": "--quantize int8", "--compiled": "--compile on", "--no-compiled": "--compile off"}
 """Options of earlier versions, and what to write today."""
 INDENT = 26
 """Column of the help text where the descriptions of the options start."""
