@@ -127,7 +127,7 @@ def test_a_table_without_a_comparison_ends_with_its_last_row(only):
 @pytest.mark.parametrize("wrong", [{"batch": (0,)}, {"beam": (4, -1)}, {"rounds": 0}, {"threads": -2}])
 def test_invalid_bench_options_are_refused(wrong):
     (name,) = wrong
-    with pytest.raises(UsageError, match=f"--{name} (0|-1|-2): expected (at least 1|0 or more)"):
+    with pytest.raises(UsageError, match=f"--{name} (0|-1|-2): expected (at least 1|0 to 1,024)"):
         bench(**wrong)
 
 

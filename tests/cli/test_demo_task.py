@@ -68,7 +68,7 @@ def test_the_options_of_computing_reach_training(monkeypatch, tmp_path):
     with pytest.raises(StopError):
         demo_task("classification", out=tmp_path, device="cpu", precision="bf16", threads=1)
     assert (seen[0].device, seen[0].precision, seen[0].threads, threads) == ("cpu", "bf16", 1, [1])
-    with pytest.raises(ValueError, match="--threads -1: expected 0 or more"):
+    with pytest.raises(ValueError, match="--threads -1: expected 0 to 1,024"):
         demo_task("classification", out=tmp_path, threads=-1)
 
 

@@ -65,7 +65,7 @@ def test_the_options_of_computing_reach_training(monkeypatch, tmp_path):
     assert [seen[0][f"train.{name}"] for name in ("device", "precision", "threads")] == ["cpu", "bf16", 1]
     assert "train.threads" not in seen[1]
     assert threads == [1]
-    with pytest.raises(ValueError, match="--threads -1: expected 0 or more"):
+    with pytest.raises(ValueError, match="--threads -1: expected 0 to 1,024"):
         translation_demo(out=tmp_path, threads=-1)
 
 
@@ -88,6 +88,13 @@ def test_only_a_short_run_does_without_dropout(minutes, is_short, wheel, tmp_pat
 def test_minutes_must_be_positive(minutes, tmp_path):
     with pytest.raises(ValueError, match=rf"--minutes {minutes:g}: expected more than 0"):
         translation_demo(minutes=minutes, out=tmp_path / "demo")
+
+
+def test_a_missing_device_is_refused_before_the_download(monkeypatch, tmp_path):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr(Translation, "with_chosen_defaults", lambda options: pytest.fail("went on"))
+    with pytest.raises(ValueError, match="no CUDA device is available"):
+        translation_demo(minutes=0.05, out=tmp_path, device="cuda")
 
 
 def test_an_unknown_language_is_refused_before_training(wheel, tmp_path):

@@ -41,11 +41,13 @@ def demo_task(
     """
     from glassformer.pipelines.load import load
     from glassformer.pipelines.trained_pipeline import TrainedPipeline
+    from glassformer.runtime.devices import choose_device
     from glassformer.tasks.task_registry import task_named
 
     if not minutes >= 0:
         raise UsageError(f"--minutes {minutes:g}: expected 0 or more")
     set_threads(threads)
+    choose_device(device)  # refuse a missing one before the download
     kind = task_named(name)
     try:
         config = kind.demo()

@@ -84,11 +84,13 @@ def translation_demo(
     """
     from glassformer.pipelines.load import load
     from glassformer.pipelines.translator import Translator
+    from glassformer.runtime.devices import choose_device
     from glassformer.tasks.translation import Translation
 
     if not minutes > 0:
         raise UsageError(f"--minutes {minutes:g}: expected more than 0")
     set_threads(threads)
+    choose_device(device)  # refuse a missing one before the download
     task = Translation.with_chosen_defaults(
         {
             "data.corpus": "interface-texts",
