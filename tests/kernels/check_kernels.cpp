@@ -457,7 +457,7 @@ void check_residual_norm(int64_t rows, int64_t n, int64_t norm, bool has_branch,
   call.seed = 7, call.limit = drops ? 1u << 30 : 0, call.factor = 1.5;
   call.weight = weights.data(), call.bias = biases.data(), call.total = total.data(), call.y = y.data();
   for (int64_t r = 0; r < rows; ++r) add_and_normalize_row(call, r);
-  call.of_y = of_y.data(), call.passed = others.data(), call.of_total = of_total.data();
+  call.of_y = of_y.data(), call.of_residual = others.data(), call.of_total = of_total.data();
   call.of_branch = has_branch ? of_branch.data() : nullptr;
   std::fill(sums.begin(), sums.end() - 1, 0.0f);
   for (int64_t r = 0; r < rows; ++r) norm_row_gradient(call, r, sums.data() + r / 3 * 2 * n);
