@@ -26,6 +26,7 @@ def cpu(monkeypatch):
         monkeypatch.setattr(torch.cpu, "_is_avx2_supported", lambda: avx2)
         monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: vnni)
         monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
+        monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: amx)
         monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2" if avx2 else "DEFAULT")
 
     return pretend
