@@ -11,7 +11,9 @@ import torch
 COMPARE = """
 import torch
 import torch.nn.functional as F
+from glassformer.kernels.kernel_set import find_key_end
 from glassformer.kernels.triton_kernels import TritonKernels
+from glassformer.nn.masks import AdditiveMask, Mask
 
 kernels = TritonKernels()
 device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -54,6 +56,14 @@ with torch.inference_mode():
         assert torch.equal(found.positions, count.clamp_max(1999))
         assert torch.equal(found.added[:, 0, 0], torch.where(expected, 0.0, -torch.inf))
         assert found.key_end.tolist() == [place + 1]
+        real[0] = False  # padding only
+        right = AdditiveMask.of(Mask(real=real), 1, n_keys, None, torch.empty(0, device=device))
+        found = kernels.mask_padding(real, torch.float32)
+        is_empty = ~real.any(1)
+        assert torch.equal(found.added, right.values)
+        assert torch.equal(found.is_empty[:, 0, 0, 0], is_empty)
+        assert torch.equal(found.safe, torch.where(is_empty[:, None, None, None], 0.0, right.values))
+        assert torch.equal(found.key_end, find_key_end(real[:, None, None]))
 """
 
 

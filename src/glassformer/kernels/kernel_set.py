@@ -54,6 +54,19 @@ class StepNumbers(NamedTuple):
     """(1,), one past the place of the new tokens."""
 
 
+class PaddingMask(NamedTuple):
+    """The additive form of a mask that only excludes padding, as `mask_padding` returns it."""
+
+    added: Tensor
+    """(B, 1, 1, S), added to the scores: 0 for real tokens and -inf elsewhere."""
+    is_empty: Tensor
+    """(B, 1, 1, 1), True for rows without any real token."""
+    safe: Tensor
+    """`added` with 0 for rows without any real token."""
+    key_end: Tensor
+    """(B,), one past the last real token of each row."""
+
+
 class SamplingSettings(NamedTuple):
     """How a token is drawn from a row of logits. The filters are applied in this order."""
 
@@ -152,7 +165,14 @@ class KernelSet:
         return False
 
     def can_fuse_linear(self, x: Tensor) -> bool:
-        """Return whether `fused_linear` is faster than modules for x (..., C), by its dtype and number of rows."""
+        """Return whether `fused_linear` and the two operations after it are faster than modules for x (..., C).
+
+        It depends on the dtype and the number of rows.
+        """
+        return False
+
+    def fuses_norms(self, x: Tensor) -> bool:
+        """Return whether one kernel of `fused_linear` computes the norm, too, because x (..., C) has so few rows."""
         return False
 
     def fused_linear(
@@ -171,11 +191,7 @@ class KernelSet:
         With `gated` the weight has 2 · out rows, and the result is act(first half) * second half, plus the residual.
         """
         if norm is not None:
-            sizes = x.shape[-1:]
-            if norm.centers:
-                x = F.layer_norm(x, sizes, norm.weight, norm.bias, norm.eps)
-            else:
-                x = F.rms_norm(x, sizes, norm.weight, norm.eps)
+            x = _normalize(x, norm)
         y = F.linear(x, weight, bias)
         if gated:
             gate, up = y.chunk(2, -1)
@@ -183,6 +199,24 @@ class KernelSet:
         else:
             y = _activate(y, activation)
         return y if residual is None else y + residual
+
+    def linear_in_parts(self, x: Tensor, weight: Tensor) -> Tensor:
+        """Return partial sums of x weightᵀ, (P, ..., out) for x (..., in), for `add_and_normalize`.
+
+        Programs that each multiply some of the inputs need not wait for each other.
+        """
+        return F.linear(x, weight)[None]
+
+    def add_and_normalize(
+        self, x: Tensor, parts: Tensor | None, bias: Tensor | None, norm: NormWeights | None
+    ) -> tuple[Tensor, Tensor]:
+        """Return x (..., C) + the sum of `parts` (P, ..., C) + bias, and the norm of this sum.
+
+        Without a norm both results are the sum.
+        """
+        for added in (None if parts is None else parts.sum(0).to(x.dtype), bias):
+            x = x if added is None else x + added
+        return x, x if norm is None else _normalize(x, norm)
 
     def rms_norm(self, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
         """Return x (..., C) divided by the root mean square of each row, times `weight` (C,)."""
@@ -211,7 +245,7 @@ class KernelSet:
         values.index_copy_(2, position, v.to(values.dtype))
 
     def can_number_step(self, real: Tensor, dtype: torch.dtype) -> bool:
-        """Return whether `number_step` supports this mask, and `attend` takes its numbers in this dtype."""
+        """Return whether `number_step` and `mask_padding` support this mask, and `attend` takes this dtype."""
         return False
 
     def number_step(
@@ -225,6 +259,13 @@ class KernelSet:
         raise NotImplementedError(
             f"the {self.name} kernels number no steps: expected can_number_step to be asked first"
         )
+
+    def mask_padding(self, real: Tensor, dtype: torch.dtype) -> PaddingMask:
+        """Return the additive form of a mask (B, S) that is True for real tokens.
+
+        There is no plain version here: `nn/masks.py` has it for all kinds of masks.
+        """
+        raise NotImplementedError(f"the {self.name} kernels make no masks: expected can_number_step to be asked first")
 
     def can_write_rows(self, k: Tensor, v: Tensor, keys: Tensor) -> bool:
         """Return whether `write_rows` supports these tensors."""
@@ -301,6 +342,12 @@ class KernelSet:
         best, chosen = (scores + bias).max(-1)
         tokens.copy_(chosen[:, None])
         results.index_copy_(0, slot, torch.stack([best.to(results), chosen.to(results)])[None])
+
+
+def _normalize(x: Tensor, norm: NormWeights) -> Tensor:
+    if norm.centers:
+        return F.layer_norm(x, x.shape[-1:], norm.weight, norm.bias, norm.eps)
+    return F.rms_norm(x, x.shape[-1:], norm.weight, norm.eps)
 
 
 def _activate(x: Tensor, activation: str | None) -> Tensor:

@@ -12,9 +12,9 @@ from glassformer.kernels.triton_attention import HAS_TRITON, early_launch, launc
 
 MAX_BLOCK = 1 << 14
 """The most scores that one Triton program reads at once."""
-SPLIT_CHOICE, PART_OF_CHOICE = 1 << 14, 1 << 10
+SPLIT_CHOICE, PART_OF_CHOICE = 1 << 14, 1 << 11
 """Several programs choose a token together in larger vocabularies than this, each among this many tokens."""
-MAX_SPLIT_ROWS = 128
+MAX_SPLIT_ROWS = 64
 """With more rows than this, one program for each row keeps a GPU busy."""
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 

@@ -18,6 +18,7 @@ from glassformer.kernels.kernel_set import (
     MAX_QUERIES,
     KernelSet,
     NormWeights,
+    PaddingMask,
     StepNumbers,
     TokenPlace,
     is_exporting,
@@ -37,11 +38,12 @@ from glassformer.kernels.triton_choice import (
     can_choose_several,
     choose_token,
 )
-from glassformer.kernels.triton_products import max_fused_rows, multiply_many_rows, multiply_rows
-from glassformer.kernels.triton_rows import gate_rows, normalize_rows, number_rows, rotate_rows
+from glassformer.kernels.triton_products import max_fused_rows, multiply_rows
+from glassformer.kernels.triton_rows import gate_rows, mask_padding_rows, normalize_rows, number_rows, rotate_rows
+from glassformer.kernels.triton_tiles import add_and_normalize_rows, multiply_in_parts, multiply_many_rows
 
 HEAD_SIZES = (16, 32, 64, 128)
-MANY_ROWS = 128
+MANY_ROWS = 1024
 """The most rows of a decoding step that `fused_linear` computes."""
 
 if HAS_TRITON:
@@ -164,10 +166,18 @@ class TritonKernels(KernelSet):
         return number_rows(real, position, dtype, max_len)
 
     @override
+    def mask_padding(self, real: Tensor, dtype: torch.dtype) -> PaddingMask:
+        return mask_padding_rows(real, dtype)
+
+    @override
     def can_fuse_linear(self, x: Tensor) -> bool:
         n_rows = x.numel() // max(x.shape[-1], 1)
         is_plain = not torch.is_grad_enabled() and not torch.compiler.is_compiling() and not is_exporting()
         return is_plain and x.dtype in DTYPES and 0 < n_rows <= MANY_ROWS
+
+    @override
+    def fuses_norms(self, x: Tensor) -> bool:
+        return x.numel() <= max_fused_rows(x) * x.shape[-1]
 
     @override
     def fused_linear(
@@ -186,10 +196,23 @@ class TritonKernels(KernelSet):
         is_same = all(tensor.dtype == x.dtype and tensor.device == x.device for tensor in tensors)
         if not self.can_fuse_linear(x) or not is_same or not weight.is_contiguous() or x.stride(-1) != 1:
             return super().fused_linear(x, weight, bias, **given)  # type: ignore[arg-type]
-        is_many = x.numel() // x.shape[-1] > max_fused_rows(x)
-        multiply: Any = multiply_many_rows if is_many else multiply_rows
+        multiply: Any = multiply_rows if self.fuses_norms(x) else multiply_many_rows
         found: Tensor = multiply(x, weight, bias, **given)
         return found
+
+    @override
+    def linear_in_parts(self, x: Tensor, weight: Tensor) -> Tensor:
+        return multiply_in_parts(x, weight)
+
+    @override
+    def add_and_normalize(
+        self, x: Tensor, parts: Tensor | None, bias: Tensor | None, norm: NormWeights | None
+    ) -> tuple[Tensor, Tensor]:
+        tensors = [tensor for tensor in (bias, *(norm or ())) if isinstance(tensor, Tensor)]
+        is_same = all(tensor.dtype == x.dtype and tensor.device == x.device for tensor in tensors)
+        if not self.can_fuse_linear(x) or not is_same or x.stride(-1) != 1:
+            return super().add_and_normalize(x, parts, bias, norm)
+        return add_and_normalize_rows(x, parts, bias, norm)
 
     @override
     def write_token(self, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, position: Tensor) -> None:

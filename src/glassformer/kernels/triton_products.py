@@ -11,12 +11,10 @@ loads its part of the matrix at once and waits before it reads what the kernel b
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from glassformer.kernels.kernel_set import ACTIVATIONS, KernelSet, NormWeights
+from glassformer.kernels.kernel_set import ACTIVATIONS, NormWeights
 from glassformer.kernels.triton_attention import HAS_TRITON, early_launch, launches_early, on_device
-from glassformer.kernels.triton_rows import gate_rows, normalize_rows
 
 MAX_TILE, LARGE_TILE = 1 << 14, 1 << 13
 """The most numbers of the matrix that a program holds at once; the second is that of large matrices."""
@@ -36,7 +34,7 @@ if HAS_TRITON:
     import triton.language as tl
 
     @triton.jit  # type: ignore[untyped-decorator]
-    def _activated(x, activation: tl.constexpr):  # type: ignore[no-untyped-def]
+    def activated(x, activation: tl.constexpr):  # type: ignore[no-untyped-def]
         """Return the activation of x; its number counts `ACTIVATIONS`."""
         if activation == 1:
             x = tl.maximum(x, 0.0)
@@ -114,7 +112,7 @@ if HAS_TRITON:
                     gate += tl.sum(numbers.to(tl.float32) * part[None, :], 1)
             if has_bias:
                 result += first_bias
-            result = _activated(result, activation)
+            result = activated(result, activation)
             if is_gated:
                 if has_bias:
                     gate += second_bias
@@ -172,32 +170,6 @@ def multiply_rows(
             **early_launch(x.device),
         )
     return out.view(*x.shape[:-1], n_outputs)
-
-
-def multiply_many_rows(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    *,
-    norm: NormWeights | None,
-    activation: str | None,
-    gated: bool,
-    residual: Tensor | None,
-) -> Tensor:
-    """Return the product of rows x (..., in), as `KernelSet.fused_linear`: the product by torch, the rest by us.
-
-    On a GPU the product also computes relu and the approximate gelu, if there is a bias.
-    """
-    if norm is not None:
-        x = normalize_rows(x, norm.weight, norm.bias, norm.eps, centers=norm.centers)
-    if x.is_cuda and bias is not None and not gated and activation in ("relu", "gelu_tanh"):
-        rows, uses_gelu = x.reshape(-1, x.shape[-1]), activation == "gelu_tanh"
-        y = torch._addmm_activation(bias, rows, weight.t(), use_gelu=uses_gelu).view(*x.shape[:-1], -1)
-    elif gated and activation == "silu":
-        y = gate_rows(*F.linear(x, weight, bias).chunk(2, -1))
-    else:
-        y = KernelSet().fused_linear(x, weight, bias, activation=activation, gated=gated)
-    return y if residual is None else y + residual
 
 
 def max_fused_rows(x: Tensor) -> int:

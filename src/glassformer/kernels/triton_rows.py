@@ -1,4 +1,4 @@
-"""Small operations of a GPU's decoding steps in Triton: norms, rotation, gate, and the position and mask of a step.
+"""Small operations of a GPU's decoding steps in Triton: norms, rotation, gate, and the positions and masks of a step.
 
 Each replaces several of torch's kernels, which take longer to launch than to run. The functions with `@triton.jit` run
 on the GPU, as many parallel programs; the Python functions launch them.
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from glassformer.kernels.kernel_set import StepNumbers
+from glassformer.kernels.kernel_set import PaddingMask, StepNumbers
 from glassformer.kernels.triton_attention import HAS_TRITON, early_launch, launches_early, on_device
 
 GATE_BLOCK = 1024
@@ -99,6 +99,29 @@ if HAS_TRITON:
         if row == 0:
             tl.store(key_end, place + 1)
 
+    @triton.jit  # type: ignore[untyped-decorator]
+    def _mask_padding(  # type: ignore[no-untyped-def]
+        real, added, is_empty, safe, key_end, n_keys, block: tl.constexpr, waits: tl.constexpr
+    ):
+        """Write the additive form of the mask of one row (one program each), for `mask_padding_rows`."""
+        if waits:
+            tl.extra.cuda.gdc_launch_dependents()
+            tl.extra.cuda.gdc_wait()
+        row = tl.program_id(0).to(tl.int64)
+        end = 0
+        for first in range(0, n_keys, block):
+            keys = first + tl.arange(0, block)
+            is_real = tl.load(real + row * n_keys + keys, mask=keys < n_keys, other=0) != 0
+            end = tl.maximum(end, tl.max(tl.where(is_real, keys + 1, 0), 0))
+        for first in range(0, n_keys, block):
+            keys = first + tl.arange(0, block)
+            is_real = tl.load(real + row * n_keys + keys, mask=keys < n_keys, other=0) != 0
+            masked = tl.where(is_real, 0.0, float("-inf"))
+            tl.store(added + row * n_keys + keys, masked, mask=keys < n_keys)
+            tl.store(safe + row * n_keys + keys, tl.where(end == 0, 0.0, masked), mask=keys < n_keys)
+        tl.store(is_empty + row, end == 0)
+        tl.store(key_end + row, end)
+
 
 def normalize_rows(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, *, centers: bool) -> Tensor:
     """Return the norm of each row of x (..., C), as `KernelSet.layer_norm` and `KernelSet.rms_norm`."""
@@ -159,3 +182,20 @@ def number_rows(real: Tensor, position: Tensor, dtype: torch.dtype, max_len: int
             launches_early(real.device), num_warps=max(4, min(16, block // 512)), **early_launch(real.device),
         )  # fmt: skip
     return StepNumbers(positions, added, key_end)
+
+
+def mask_padding_rows(real: Tensor, dtype: torch.dtype) -> PaddingMask:
+    """Return the additive form of a mask (B, S) that is True for real tokens, as `KernelSet.mask_padding`."""
+    batch, n_keys = real.shape
+    added = torch.empty(batch, 1, 1, n_keys, dtype=dtype, device=real.device)
+    safe = torch.empty_like(added)
+    is_empty = torch.empty(batch, 1, 1, 1, dtype=torch.bool, device=real.device)
+    key_end = torch.empty(batch, dtype=torch.long, device=real.device)
+    launch: Any = _mask_padding[(batch,)]
+    block = min(triton.next_power_of_2(n_keys), NUMBER_BLOCK)
+    with on_device(real.device):
+        launch(
+            real.view(torch.uint8), added, is_empty.view(torch.uint8), safe, key_end, n_keys, block,
+            launches_early(real.device), num_warps=max(1, min(16, block // 128)), **early_launch(real.device),
+        )  # fmt: skip
+    return PaddingMask(added, is_empty, safe, key_end)

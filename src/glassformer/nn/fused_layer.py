@@ -37,20 +37,39 @@ def can_fuse(parts: LayerParts, x: Tensor, cache: LayerCache) -> bool:
     The layer must be packed (`runtime/packed_model.py`) and in eval mode. Quantized layers, modules with forward hooks,
     and the documents' classes are called themselves.
     """
-    attention, ffn = parts.attention, parts.ffn
-    if not cache.kernels.can_fuse_linear(x) or attention.training or ffn.training:
-        return False
-    if type(attention) is not MultiHeadAttention or type(ffn) is not FeedForward:
-        return False
-    linears = attention.qkv_proj, attention.out_proj, _first_linear(ffn), ffn.down_proj
-    norms = [_norm_of(norm) for norm in (parts.attention_norm, parts.ffn_norm)]
-    modules = (module for part in parts for module in part.modules())
     return (
-        all(type(linear) is nn.Linear and linear.weight.dtype == x.dtype for linear in linears)
-        and all(norm is not None and norm.weight.dtype == x.dtype for norm in norms)
-        and ffn.activation in ACTIVATIONS
-        and not any(module._forward_hooks or module._forward_pre_hooks for module in modules)
+        cache.kernels.can_fuse_linear(x)
+        and can_fuse_attention(parts.attention, x)
+        and can_fuse_ffn(parts.ffn, x)
+        and can_fuse_norm(parts.attention_norm, x)
+        and can_fuse_norm(parts.ffn_norm, x)
+        and not any(are_watched(part) for part in parts)
     )
+
+
+def can_fuse_attention(attention: nn.Module, x: Tensor, *, is_cross: bool = False) -> bool:
+    """Return whether self-attention, or cross-attention after the first step, can be computed by its weights."""
+    if type(attention) is not MultiHeadAttention or attention.training:
+        return False
+    return _are_plain(x, attention.q_proj if is_cross else attention.qkv_proj, attention.out_proj)
+
+
+def can_fuse_ffn(ffn: nn.Module, x: Tensor) -> bool:
+    """Return whether a feed-forward network can be computed by its weights."""
+    if type(ffn) is not FeedForward or ffn.training or ffn.activation not in ACTIVATIONS:
+        return False
+    return _are_plain(x, first_linear(ffn), ffn.down_proj)
+
+
+def can_fuse_norm(norm: nn.Module, x: Tensor) -> bool:
+    """Return whether the kernels have this norm in the dtype of x."""
+    weights = norm_weights(norm)
+    return weights is not None and weights.weight.dtype == x.dtype
+
+
+def are_watched(*modules: nn.Module) -> bool:
+    """Return whether any of the modules, or of the modules in them, has a forward hook."""
+    return any(part._forward_hooks or part._forward_pre_hooks for module in modules for part in module.modules())
 
 
 def fused_layer(
@@ -66,19 +85,19 @@ def fused_layer(
     kernels, attention, ffn = cache.kernels, parts.attention, parts.ffn
     qkv, out = attention.qkv_proj, attention.out_proj
     assert isinstance(qkv, nn.Linear)
-    joined = kernels.fused_linear(x, qkv.weight, qkv.bias, norm=_norm_of(parts.attention_norm))
+    joined = kernels.fused_linear(x, qkv.weight, qkv.bias, norm=norm_weights(parts.attention_norm))
     q, k, v = attention.split(joined, rotation=rotation, kernels=kernels)
-    mixed = _attend(attention.attend, q, k, v, mask=mask, bias=bias, cache=cache)
+    mixed = write_and_attend(attention.attend, q, k, v, mask=mask, bias=bias, cache=cache)
     x = kernels.fused_linear(merge_heads(mixed), out.weight, out.bias, residual=x)
 
-    first, down, norm = _first_linear(ffn), ffn.down_proj, _norm_of(parts.ffn_norm)
+    first, down, norm = first_linear(ffn), ffn.down_proj, norm_weights(parts.ffn_norm)
     assert isinstance(first, nn.Linear)
     is_gated = ffn.gate_up_proj is not None
     y = kernels.fused_linear(x, first.weight, first.bias, norm=norm, activation=ffn.activation, gated=is_gated)
     return kernels.fused_linear(y, down.weight, down.bias, residual=x)
 
 
-def _attend(
+def write_and_attend(
     attend: Attend, q: Tensor, k: Tensor, v: Tensor, *, mask: Mask | None, bias: Tensor | None, cache: LayerCache
 ) -> Tensor:
     """Write new keys and values (B, G, T, D) to the cache and attend to it: by one kernel, if there is one for both."""
@@ -91,15 +110,19 @@ def _attend(
     return attend(q, *cache.self_attn.update(k, v), mask=mask, bias=bias)
 
 
-def _first_linear(ffn: FeedForward) -> nn.Module | None:
+def first_linear(ffn: FeedForward) -> nn.Module | None:
     """Return the projection before the activation; None if a gated network is not packed."""
     return ffn.gate_up_proj if ffn.gate_up_proj is not None or ffn.gate_proj is not None else ffn.up_proj
 
 
-def _norm_of(norm: nn.Module) -> NormWeights | None:
+def norm_weights(norm: nn.Module) -> NormWeights | None:
     """Return the weights of a norm; None if the kernels do not have it."""
     if not isinstance(norm, nn.LayerNorm | nn.RMSNorm) or len(norm.normalized_shape) != 1:
         return None
     if norm.weight is None or norm.eps is None:
         return None
     return NormWeights(norm.weight, getattr(norm, "bias", None), norm.eps, isinstance(norm, nn.LayerNorm))
+
+
+def _are_plain(x: Tensor, *linears: nn.Module | None) -> bool:
+    return all(type(linear) is nn.Linear and linear.weight.dtype == x.dtype for linear in linears)

@@ -67,6 +67,12 @@ class Mask:
         others = self.window, self.real, self.key_segments, self.allowed
         return self.causal and all(rule is None for rule in others)
 
+    @property
+    def is_only_padding(self) -> bool:
+        """Whether the mask excludes padding and has no other rule."""
+        others = self.window, self.key_segments, self.allowed
+        return self.real is not None and not self.causal and all(rule is None for rule in others)
+
     def check(self, batch: int, n_heads: int, n_queries: int, n_keys: int) -> None:
         """Raise ValueError unless every rule fits scores of shape (batch, n_heads, n_queries, n_keys)."""
         if self.real is not None:
@@ -226,9 +232,12 @@ class AdditiveMask(NamedTuple):
 
         It has the dtype and device of `like`; `kernels` are the kernels that may read it.
         """
-        allowed = mask.dense(n_queries, n_keys, like.device)
         has_kernel = kernels is not None and kernels.can_attend_to_cache(like) and n_queries <= kernels.max_queries
         has_kernel = has_kernel and n_keys > 0 and not torch.is_grad_enabled()
+        real = mask.real if mask.is_only_padding and bias is None and has_kernel else None
+        if kernels is not None and real is not None and kernels.can_number_step(real, like.dtype):
+            return cls(*kernels.mask_padding(real, like.dtype), kernels)
+        allowed = mask.dense(n_queries, n_keys, like.device)
         if allowed is None and bias is None and has_kernel and not like.is_cuda:
             allowed = torch.ones(1, 1, 1, n_keys, dtype=torch.bool, device=like.device)  # the kernel is faster
         if allowed is None:

@@ -146,11 +146,19 @@ class MultiHeadAttention(nn.Module):
         if relative is not None:
             table_q, table_k = self._project_vectors(relative.table)  # (H, 2N, D) each
             bias = disentangled_bias(q, k, table_q, table_k, relative.rows) * self.attend.scale
+        return self.merge(self.attend_to_shared(q, k, v, mask=mask, bias=bias))
+
+    def attend_to_shared(
+        self, q: Tensor, k: Tensor, v: Tensor, *, mask: Mask | None, bias: Tensor | None = None
+    ) -> Tensor:
+        """Attend from queries to keys and values, of which several neighboring sequences may share one set.
+
+        (R·B, H, T, D) and 2 x (B, G, S, D) -> (R·B, H, T, D). Sequences that share keys become more queries of one.
+        """
         n_rows, n_memories = q.shape[0], k.shape[0]
-        if n_memories < n_rows:  # sequences that share an encoder output become more queries of one sequence
-            mixed = self.attend(fold_rows(q, n_memories), k, v, mask=mask, bias=bias)
-            return self.merge(unfold_rows(mixed, n_rows))
-        return self.merge(self.attend(q, k, v, mask=mask, bias=bias))
+        if n_memories == n_rows:
+            return self.attend(q, k, v, mask=mask, bias=bias)
+        return unfold_rows(self.attend(fold_rows(q, n_memories), k, v, mask=mask, bias=bias), n_rows)
 
     def project(
         self,
@@ -171,8 +179,7 @@ class MultiHeadAttention(nn.Module):
             check_width(name, x, self.d_model)
         kernels = None if cache is None else cache.cache.kernels
         if cache is not None and cache.is_complete:  # cross-attention after the first step
-            q = self._prepare(self.q_proj(query), self.n_heads, self.q_norm, rotation, kernels)
-            return (q, *cache.read())
+            return (self.split_queries(self.q_proj(query), rotation=rotation, kernels=kernels), *cache.read())
         if self.qkv_proj is not None and key is query and value is query:
             q, k, v = self.split(self.qkv_proj(query), rotation=rotation, kernels=kernels)
         else:
@@ -180,10 +187,14 @@ class MultiHeadAttention(nn.Module):
                 keys, values = self.kv_proj(key).chunk(2, -1)
             else:
                 keys, values = self.k_proj(key), self.v_proj(value)
-            q = self._prepare(self.q_proj(query), self.n_heads, self.q_norm, rotation, kernels)  # (B, H, T, D)
+            q = self.split_queries(self.q_proj(query), rotation=rotation, kernels=kernels)  # (B, H, T, D)
             k = self._prepare(keys, self.n_kv_heads, self.k_norm, rotation, kernels)  # (B, G, S, D)
             v = split_heads(self._clip(values), self.n_kv_heads)  # (B, G, S, D)
         return (q, k, v) if cache is None else (q, *cache.update(k, v))
+
+    def split_queries(self, projected: Tensor, *, rotation: Rotation | None, kernels: KernelSet | None) -> Tensor:
+        """Split the output of `q_proj` into queries (B, H, T, D), normalized and rotated."""
+        return self._prepare(projected, self.n_heads, self.q_norm, rotation, kernels)
 
     def split(
         self, joined: Tensor, *, rotation: Rotation | None, kernels: KernelSet | None
@@ -199,7 +210,7 @@ class MultiHeadAttention(nn.Module):
             q, k = torch.split(self._prepare(both, heads + groups, None, rotation, kernels), [heads, groups], 1)
         else:
             q, k, v = torch.split(joined, [heads * width, groups * width, groups * width], -1)
-            q = self._prepare(q, heads, self.q_norm, rotation, kernels)
+            q = self.split_queries(q, rotation=rotation, kernels=kernels)
             k = self._prepare(k, groups, self.k_norm, rotation, kernels)
         return q, k, split_heads(self._clip(v), groups)
 

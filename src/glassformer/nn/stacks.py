@@ -10,6 +10,7 @@ from torch.utils.checkpoint import checkpoint
 from glassformer.kernels.kernel_set import KernelSet
 from glassformer.nn.cache import KVCache
 from glassformer.nn.disentangled_positions import DisentangledPositions
+from glassformer.nn.fused_stack import can_fuse_stack, fused_stack
 from glassformer.nn.layer_inputs import LayerInputs, LayerKinds, SharedInputs
 from glassformer.nn.layers import Layer
 from glassformer.nn.masks import Mask
@@ -111,6 +112,11 @@ class Stack(nn.Module):
             group_size = x.shape[0] // max(memory.shape[0], 1)  # sequences that share one encoder output
             n_queries = group_size * x.shape[1]
             memory_mask = memory_mask.with_additive(n_queries, memory.shape[1], None, like, kernels)
+        if cache is not None and self.relative is None and can_fuse_stack(self.layers, self.norm, x, cache):
+            given: dict[str, Any] = {"depth": self.depth, "norm": self.norm, "inputs": by_layer}
+            result = fused_stack(self.layers, x, **given, memory_mask=memory_mask, cache=cache)
+            cache.advance(x.shape[1])
+            return result
         shared: dict[str, Any] = {"memory": memory, "memory_mask": memory_mask}
         if self.relative is not None:
             shared["relative"] = self.relative(positions, keys)
