@@ -3,8 +3,10 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import chain
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,6 +17,7 @@ from glassformer.decoding.step_loop import Reason, SequenceState, TokenConstrain
 from glassformer.decoding.text_stream import Decodes, TextStream
 from glassformer.models import DecoderModel, EncoderDecoderModel
 from glassformer.nn.tensor_checks import check_id_list
+from glassformer.runtime.async_readback import upload
 from glassformer.runtime.choose_runner import ExpectedWork, open_runner
 from glassformer.runtime.step_runner import StepRunner, TextModel, limit_new_tokens
 from glassformer.text.tokenizer import PAD
@@ -113,9 +116,8 @@ def open_batch(
     The runner is valid inside the block.
     """
     device = next(model.parameters()).device
-    longest = max(map(len, batch))
-    is_even = all(len(tokens) == longest for tokens in batch)
-    lengths = torch.tensor([len(tokens) for tokens in batch], device=device)[:, None]
+    # Prompts are padded on the left, so that all of them end where the new tokens begin.
+    tokens, mask = pad_tokens(batch, device, on_the_left=isinstance(model, DecoderModel))
     work = ExpectedWork(
         rows=len(batch) * copies,
         capacity=0,
@@ -124,20 +126,29 @@ def open_batch(
         needs_attention=bool(config.coverage_penalty),
     )
     if isinstance(model, DecoderModel):
-        # Padded on the left, so that all of them end where the new tokens begin.
-        given = torch.tensor([[PAD] * (longest - len(tokens)) + tokens for tokens in batch], device=device)
-        mask = None if is_even else torch.arange(longest, 0, -1, device=device) <= lengths
-        max_new = [limit_new_tokens(model, len(tokens), config.max_new_tokens) for tokens in batch]
-        work = replace(work, capacity=longest + max(max_new))
+        max_new = [limit_new_tokens(model, len(given), config.max_new_tokens) for given in batch]
+        work = replace(work, capacity=tokens.shape[1] + max(max_new))
     else:
-        source = torch.tensor([tokens + [PAD] * (longest - len(tokens)) for tokens in batch], device=device)
-        source_mask = None if is_even else torch.arange(longest, device=device) < lengths
-        max_new = [limit_new_tokens(model, 1, limit_by_source(config, len(tokens))) for tokens in batch]
-        given, mask = torch.full((len(batch), 1), begin or 0, device=device), None
-        model.target_embeddings.check("target", given)
-        work = replace(work, capacity=max(max_new), source=source, source_mask=source_mask)
+        max_new = [limit_new_tokens(model, 1, limit_by_source(config, len(source))) for source in batch]
+        work = replace(work, capacity=max(max_new), source=tokens, source_mask=mask)
+        tokens, mask = torch.full((len(batch), 1), begin or 0, device=device), None
+        model.target_embeddings.check("target", tokens)
     with open_runner(model, work) as runner:
-        yield OpenBatch(runner, given, mask, max_new)
+        yield OpenBatch(runner, tokens, mask, max_new)
+
+
+def pad_tokens(
+    batch: Sequence[Sequence[int]], device: torch.device, *, on_the_left: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Return the ids of a batch, padded to one length, (B, T), and a mask that is False at the padding.
+
+    The mask is None if there is no padding. A GPU is not waited for.
+    """
+    longest, lengths = max(map(len, batch)), np.array([len(tokens) for tokens in batch])
+    is_real = np.arange(longest, 0, -1) <= lengths[:, None] if on_the_left else np.arange(longest) < lengths[:, None]
+    padded = np.full((len(batch), longest), PAD)
+    padded[is_real] = np.fromiter(chain.from_iterable(batch), np.int64, lengths.sum())
+    return upload(padded, device), None if is_real.all() else upload(is_real, device, torch.bool)
 
 
 def limit_by_source(config: GenerationConfig, n_source: int) -> int:

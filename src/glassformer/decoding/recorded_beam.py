@@ -14,7 +14,7 @@ from glassformer.decoding.beam import BeamSearch, Hypothesis
 from glassformer.decoding.generation_config import GenerationConfig
 from glassformer.decoding.rules import NAN_LOGITS, Rules
 from glassformer.decoding.sampling import NEG_INF
-from glassformer.runtime.async_readback import AsyncReadback
+from glassformer.runtime.async_readback import AsyncReadback, upload
 from glassformer.runtime.cuda_graphs import CudaGraph
 from glassformer.runtime.recorded_steps import MAX_STEPS_AHEAD, RecordedStepRunner, Recording
 from glassformer.runtime.step_runner import StepRunner
@@ -125,7 +125,7 @@ class RecordedSearch:
         torch.arange(len(whole), out=places["parents"])
         if isinstance(self._step, CudaGraph) and max(max_new) > 1:
             self._step.prepare()
-        search.limits.zero_()[:n] = torch.tensor(max_new, device=scores.device)
+        search.limits.zero_()[:n] = upload(max_new, scores.device)
         search.extend(whole, self.bias)
         _store_state(search, places)
 

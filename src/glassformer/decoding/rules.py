@@ -13,6 +13,7 @@ from torch import Tensor
 
 from glassformer.decoding.generation_config import GenerationConfig
 from glassformer.decoding.sampling import NEG_INF, penalize_repetition
+from glassformer.runtime.async_readback import upload
 
 NAN_LOGITS = "the model's logits are NaN: check its weights and inputs for NaN or infinity"
 
@@ -44,22 +45,29 @@ class Rules:
         self.end = end
         self.device = torch.device(device)
         self.vocab_size = vocab_size
-        for request in self._distinct():
+        self._objects = list({id(request): request for request in self.requests}.values())
+        """Each request once: often all rows of a batch have the same one."""
+        self._distinct = list({_rules_of(request): request for request in self._objects}.values())
+        """The requests whose rules differ, each once."""
+        for request in self._distinct:
             check_token_ids(request, vocab_size)
         self._repetition = self._numbers("repetition_penalty", 1.0)
         self._presence = self._numbers("presence_penalty", 0.0)
         self._frequency = self._numbers("frequency_penalty", 0.0)
         self._min_new_tokens = [request.min_new_tokens for request in self.requests]
         self._bias = self._make_bias()
-        sizes = [request.no_repeat_ngram_size for request in self.requests]
-        self._ngrams = {n: torch.tensor([size == n for size in sizes], device=self.device) for n in {*sizes} - {0}}
-        self._bad_runs = [
-            (row, run) for row, request in enumerate(self.requests) for run in request.bad_words_ids if len(run) > 1
-        ]
+        sizes = {request.no_repeat_ngram_size for request in self._objects} - {0}
+        self._ngrams = {
+            size: torch.tensor([request.no_repeat_ngram_size == size for request in self.requests], device=self.device)
+            for size in sizes
+        }
+        has_runs = any(len(run) > 1 for request in self._objects for run in request.bad_words_ids)
+        rows = enumerate(self.requests if has_runs else ())
+        self._bad_runs = [(row, run) for row, request in rows for run in request.bad_words_ids if len(run) > 1]
         self._biases: dict[bool, Tensor] = {}
         """The biases that `bias_after` has computed so far; the key is whether END is still forbidden."""
-        self._longest_prefix = max((len(request.prefix) for request in self.requests), default=0)
-        self._force_an_end = any(request.forced_eos_token_id is not None for request in self.requests)
+        self._longest_prefix = max((len(request.prefix) for request in self._objects), default=0)
+        self._force_an_end = any(request.forced_eos_token_id is not None for request in self._objects)
 
     @property
     def are_any(self) -> bool:
@@ -81,7 +89,7 @@ class Rules:
         That is so if all rows have the same rules, none of them about previous tokens, and no forced prefix. A forced
         last token is the exception, which the caller handles (`forces_any`, `add_tokens`).
         """
-        return len(self._distinct()) == 1 and not self.read_tokens and not self._longest_prefix
+        return len(self._distinct) == 1 and not self.read_tokens and not self._longest_prefix
 
     @property
     def min_new_tokens(self) -> int:
@@ -101,9 +109,8 @@ class Rules:
         if is_short not in self._biases:
             nothing = torch.zeros(self.vocab_size, dtype=torch.float32, device=self.device)
             bias = nothing if self._bias is None else self._bias[0].clone()
-            if is_short:
-                for token in self._ends(0):  # one by one: indexing by a list would copy it to the device and wait
-                    bias[token] = NEG_INF
+            if is_short:  # not `bias[token] = ...`, which waits for a GPU
+                bias.index_fill_(0, upload(sorted(self._ends(0)), self.device), NEG_INF)
             self._biases[is_short] = bias
         return self._biases[is_short]
 
@@ -193,14 +200,15 @@ class Rules:
 
     def _numbers(self, name: str, nothing: float) -> Tensor | None:
         """Return the setting `name` of each request, (N,), or None if all requests have the neutral value `nothing`."""
-        values = [getattr(request, name) for request in self.requests]
-        return None if all(value == nothing for value in values) else torch.tensor(values, device=self.device)
+        if all(getattr(request, name) == nothing for request in self._objects):
+            return None
+        return torch.tensor([getattr(request, name) for request in self.requests], device=self.device)
 
     def _make_bias(self) -> Tensor | None:
-        if not any(request.logit_bias or request.suppress_tokens or request.bad_words_ids for request in self.requests):
+        if not any(request.logit_bias or request.suppress_tokens or request.bad_words_ids for request in self._objects):
             return None
         # Rows of one request share one row of the bias, and all entries are copied to the device at once.
-        requests = self.requests if len(self._distinct()) > 1 else self.requests[:1]
+        requests = self.requests if len(self._distinct) > 1 else self.requests[:1]
         entries: dict[tuple[int, int], float] = {}
         for row, request in enumerate(requests):
             entries |= {(row, token): value for token, value in request.logit_bias.items()}
@@ -208,14 +216,9 @@ class Rules:
             entries |= {(row, run[0]): NEG_INF for run in request.bad_words_ids if len(run) == 1}
         bias = torch.zeros(len(requests), self.vocab_size, dtype=torch.float32, device=self.device)
         if entries:
-            rows, tokens = torch.tensor([*entries], device=self.device).T
-            bias[rows, tokens] = torch.tensor([*entries.values()], dtype=torch.float32, device=self.device)
+            places = upload([row * self.vocab_size + token for row, token in entries], self.device)
+            bias.view(-1).index_copy_(0, places, upload([*entries.values()], self.device, torch.float32))
         return bias
-
-    def _distinct(self) -> list[GenerationConfig]:
-        """Return the requests whose rules differ, each once. Often all rows of a batch have the same rules."""
-        objects = {id(request): request for request in self.requests}.values()
-        return [*{_rules_of(request): request for request in objects}.values()]
 
 
 def _rules_of(request: GenerationConfig) -> Hashable:

@@ -254,7 +254,10 @@ def add_tokens(
     `highest` has the highest score of each sequence. If it is NaN, or -inf because the rules forbid every token, the
     sequence fails instead.
     """
-    chosen = [row.last_token(int(number)) for row, number in zip(rows, numbers, strict=True)]
+    chosen = list(map(int, numbers))
+    for index, row in enumerate(rows):
+        if row.request.forced_eos_token_id is not None:
+            chosen[index] = row.last_token(chosen[index])
     if not all(map(math.isfinite, highest)):
         for row, score in zip(rows, highest, strict=True):
             if score != score:  # NaN counts as the highest score, so one NaN anywhere shows here
@@ -322,7 +325,7 @@ def _choices(rows: Sequence[SequenceState], tokens: Sequence[int]) -> list[Choic
     for row in rows:
         if row.error is not None:
             raise row.error
-    return [Choice(row, token) for row, token in zip(rows, tokens, strict=True)]
+    return list(map(Choice, rows, tokens))
 
 
 def _run_greedy(

@@ -1,6 +1,5 @@
 """Copy numbers from a GPU to the CPU and back while the GPU computes."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -29,8 +28,11 @@ class AsyncReadback:
         return found
 
 
-def upload(numbers: Sequence[Any], device: torch.device) -> Tensor:
-    """Return a tensor of whole numbers on `device`. A GPU is not waited for, as `torch.tensor` would."""
+def upload(numbers: Any, device: torch.device, dtype: torch.dtype = torch.long) -> Tensor:
+    """Return a tensor of these numbers, nested lists or an array, on `device`.
+
+    A GPU is not waited for, as `torch.tensor` would.
+    """
     if device.type != "cuda":
-        return torch.tensor(numbers, device=device)
-    return torch.tensor(numbers, pin_memory=True).to(device, non_blocking=True)
+        return torch.tensor(numbers, dtype=dtype, device=device)
+    return torch.tensor(numbers, dtype=dtype, pin_memory=True).to(device, non_blocking=True)

@@ -132,12 +132,16 @@ def _twin_of(model: TextModel) -> TextModel | None:
 def situation_of(model: TextModel, work: ExpectedWork | None = None) -> Situation:
     """Return the facts about a model, and about a batch if one is given, that the rules need."""
     parameter, modules = next(model.parameters()), modules_of(model)
-    device = parameter.device
+    device, kinds = parameter.device, {type(module) for module in modules}
+
+    def has(*classes: type) -> bool:
+        return any(issubclass(kind, classes) for kind in kinds)
+
     recordings = _RECORDINGS.get(model)
     return Situation(
         device=device.type,
-        is_quantized=any(isinstance(module, Int8Linear | TorchInt8Linear | GroupwiseLinear) for module in modules),
-        builds_kernels=not any(isinstance(module, TorchInt8Linear) or _is_plain(module) for module in modules),
+        is_quantized=has(Int8Linear, TorchInt8Linear, GroupwiseLinear),
+        builds_kernels=not has(TorchInt8Linear) and not (has(GroupwiseLinear) and any(map(_is_plain, modules))),
         has_built_kernels=device.type == "cpu" and was_library_built(),
         in_float32=parameter.dtype == torch.float32,
         runs_triton=device.type == "cuda" and has_triton_kernels(device),
@@ -145,7 +149,7 @@ def situation_of(model: TextModel, work: ExpectedWork | None = None) -> Situatio
         is_watched=any(module._forward_hooks or module._forward_pre_hooks for module in modules),
         under_autocast=torch.is_autocast_enabled(device.type),
         needs_attention=work is not None and work.needs_attention,
-        has_experts=any(isinstance(module, ExpertFeedForward) for module in modules),
+        has_experts=has(ExpertFeedForward),
         records="" if recordings is None else "compiled" if recordings.are_compiled else "recorded",
     )
 

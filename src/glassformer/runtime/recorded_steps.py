@@ -266,8 +266,8 @@ class Recordings:
 
 def addresses_of(model: TextModel) -> tuple[int, ...]:
     """Return the number of threads and the addresses of all parameters. If they change, recordings are dropped."""
-    found = (parameter for module in modules_of(model) for parameter in module._parameters.values())
-    return torch.get_num_threads(), *(parameter.data_ptr() for parameter in found if parameter is not None)
+    found = [parameter for module in modules_of(model) for parameter in module._parameters.values()]
+    return torch.get_num_threads(), *[parameter.data_ptr() for parameter in found if parameter is not None]
 
 
 class RecordedStepRunner(StepRunner):

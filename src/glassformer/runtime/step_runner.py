@@ -106,7 +106,8 @@ def modules_of(model: Module) -> list[Module]:
     """Return all modules of a model, shared ones repeatedly. This is faster than `Module.modules`."""
     found = [model]
     for module in found:
-        found.extend(child for child in module._modules.values() if child is not None)
+        if module._modules:
+            found += [child for child in module._modules.values() if child is not None]
     return found
 
 
