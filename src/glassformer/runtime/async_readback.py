@@ -33,6 +33,5 @@ def upload(numbers: Any, device: torch.device, dtype: torch.dtype = torch.long) 
 
     A GPU is not waited for, as `torch.tensor` would.
     """
-    if device.type != "cuda":
-        return torch.tensor(numbers, dtype=dtype, device=device)
-    return torch.tensor(numbers, dtype=dtype, pin_memory=True).to(device, non_blocking=True)
+    found = torch.tensor(numbers, dtype=dtype)
+    return found.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else found.to(device)
