@@ -113,7 +113,8 @@ def stream(
         with inference(model):
             opened = stack.enter_context(open_batch(model, [list(tokens)], config, begin, 1))
             rows = sequences_of(model, [list(tokens)], config, begin, opened.max_new)
-            steps = run_sequences(opened.runner, rows, opened.given, opened.mask, end=end)
+            scores = opened.runner.prefill(opened.given, opened.mask)
+            steps = run_sequences(opened.runner, rows, scores, end=end)
         while True:
             with inference(model):  # around each step only, because the caller's own code runs in between
                 choices = next(steps, None)
@@ -136,8 +137,10 @@ def _by_sampling(
     with open_batch(model, batch, config, begin, copies) as (runner, given, mask, max_new):
         # Without stop strings a text is read only at its end, and decoding token by token costs as much as a step.
         early = tokenizer if config.stop_strings else None
+        # The sequences are made while a GPU reads the prompts.
+        scores = runner.prefill(given, mask, copies=copies)
         rows = sequences_of(model, batch, config, begin, max_new, with_log_probs=with_log_probs, tokenizer=early)
-        for _ in run_sequences(runner, rows, given, mask, end=end):
+        for _ in run_sequences(runner, rows, scores, end=end):
             pass
     texts = [generated_text_of(row, tokenizer) for row in rows]
     return [texts[start : start + copies] for start in range(0, len(texts), copies)]

@@ -273,25 +273,20 @@ def add_tokens(
 
 
 def run_sequences(
-    runner: StepRunner, rows: Sequence[SequenceState], prompts: Tensor, mask: Tensor | None = None, *, end: int
+    runner: StepRunner, rows: Sequence[SequenceState], scores: Tensor, *, end: int
 ) -> Iterator[list[Choice]]:
     """Decode all sequences to their ends and yield the tokens of each step. A sequence that fails raises its error.
 
-    `prompts` (B, T) are the tokens before the new ones; `mask` is False at left padding. `rows` has the samples of a
-    prompt next to each other, the same number for each prompt.
+    `scores` (N, V) are the logits after the prompts, which the runner has read (`StepRunner.prefill`).
     """
     live, chooser = list(rows), None
-    ahead: Tensor | None = None
-    tokens: Tensor | None = None  # those of the next step; None before the first
+    ahead: Tensor | None = scores
+    tokens = torch.empty(0)  # those of the next step
     while live:
-        if chooser is None:  # before the step: on a GPU, making it afterwards would wait for the step
+        if chooser is None:
             vocab_size, kernels = runner.model.config.vocab_size, runner.cache.kernels
             chooser = TokenChooser(live, end=end, vocab_size=vocab_size, device=runner.device, kernels=kernels)
-        if tokens is None:
-            scores = runner.prefill(prompts, mask, copies=len(rows) // len(prompts))
-        else:
-            scores = runner.step(tokens) if ahead is None else ahead
-        chooser.start(scores)
+        chooser.start(runner.step(tokens) if ahead is None else ahead)
         greedy = greedy_runner_for(runner, chooser.tokens[:, None]) if chooser.is_greedy else None
         if greedy is not None:
             yield from _run_greedy(greedy, live, chooser.rules, chooser.readback, end)

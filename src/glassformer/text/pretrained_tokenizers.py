@@ -75,6 +75,7 @@ class PretrainedTokenizer:
                 raise ValueError(f"{where} gives {token!r} the id {index}: by its vocabulary it is {self._ids[token]}")
         self.special_ids = frozenset(self._ids[token] for token in special)
         """Ids that `decode` omits."""
+        self._decoded = {index: token for index, token in self._tokens.items() if index not in self.special_ids}
         self.control_tokens = tuple(sorted(self._secrets.keys() & wanted.keys(), key=lambda t: (-len(t), t)))
         """Control tokens, longest first. Plain text never encodes to them."""
         self.named_tokens = {role: token for role, token in _roles(config).items() if token in self._ids}
@@ -236,7 +237,7 @@ class PretrainedTokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of these ids. Special tokens, and ids outside the vocabulary, are omitted."""
-        tokens = [self._tokens[index] for index in ids if index in self._tokens and index not in self.special_ids]
+        tokens = [token for token in map(self._decoded.get, ids) if token is not None]
         decoder = self._inner.decoder
         return decoder.decode(tokens) if decoder else " ".join(tokens)
 
