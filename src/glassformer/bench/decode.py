@@ -17,7 +17,7 @@ from typing import Any, Literal
 import torch
 
 from glassformer.bench import peers
-from glassformer.bench.workloads import Workload, Write
+from glassformer.bench.workloads import Workload, Write, tokens_of
 from glassformer.kernels.cpp_library import KernelBuildError
 from glassformer.pipelines.load import load
 from glassformer.runtime.step_runner import TextModel
@@ -58,7 +58,7 @@ class Contender:
     name: str
     numbers: Numbers
     write: Write
-    """Runs the engine once and returns the tokens that it generated."""
+    """Runs the engine once."""
     weights: int
     """Size of the engine's parameters in bytes."""
     in_this_process: bool = True
@@ -143,18 +143,18 @@ def _warm_up(contender: Contender, device: str) -> None:
     The first run allocates and compiles.
     """
     if not contender.in_this_process:
-        contender.texts = contender.write()
+        contender.texts = tokens_of(contender.write())
         return
     if device != "cuda":
         forget_peak()
         before = peak_resident()
-        contender.texts = contender.write()
+        contender.texts = tokens_of(contender.write())
         contender.write()
         peak = peak_resident()
         contender.memory = 0 if before is None or peak is None else contender.weights + peak - before
         return
     before = torch.cuda.memory_allocated()
-    contender.texts = contender.write()
+    contender.texts = tokens_of(contender.write())
     between = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     contender.write()

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from glassformer.bench.workloads import Workload, Write, tokens_of
+from glassformer.bench.workloads import Answers, Workload, Write
 from glassformer.checkpoint.gguf_export import write_gguf
 from glassformer.models import DecoderModel
 from glassformer.runtime.step_runner import TextModel
@@ -49,7 +49,7 @@ def hf(work: Workload, model: Any, inputs: list[list[int]], beam: int, *, compil
     more: dict[str, Any] = {"cache_implementation": "static"} if compiled else {}
 
     @torch.inference_mode()
-    def write() -> list[list[int]]:
+    def write() -> Answers:
         ids = tokenizer(lines, return_tensors="pt")["input_ids"].to(model.device)
         written = model.generate(
             input_ids=ids,
@@ -62,7 +62,8 @@ def hf(work: Workload, model: Any, inputs: list[list[int]], beam: int, *, compil
             bad_words_ids=[[work.padding]],
             **more,
         )
-        return [tokens_of(text) for text in tokenizer.batch_decode(written[:, -work.n_written :])]
+        texts: list[str] = tokenizer.batch_decode(written[:, -work.n_written :])
+        return texts
 
     return write
 
@@ -104,7 +105,7 @@ def ctranslate2(
     texts = [[f"t{token}" for token in row] for row in inputs]
     length = work.n_written
 
-    def write() -> list[list[int]]:
+    def write() -> Answers:
         found = translator.translate_batch(
             texts,
             beam_size=beam,
@@ -134,7 +135,7 @@ def llama_cpp(work: Workload, model: TextModel, inputs: list[list[int]], folder:
         str(path), n_ctx=length, n_batch=length, n_threads=threads, n_threads_batch=threads, verbose=False
     )
 
-    def write() -> list[list[int]]:
+    def write() -> Answers:
         engine.reset()
         tokens, written = inputs[0], []
         for _ in range(work.n_written):

@@ -19,8 +19,10 @@ from glassformer.models.costs import count_parameters, forward_flops
 from glassformer.pipelines.pipeline import LineRequest
 from glassformer.runtime.step_runner import TextModel
 
-Write = Callable[[], list[list[int]]]
-"""A function that runs an engine once and returns the tokens that it generated for each input."""
+Answers = list[str] | list[list[int]]
+"""What an engine generated for each input: a text or its tokens."""
+Write = Callable[[], Answers]
+"""A function that runs an engine once."""
 
 
 @dataclass(frozen=True)
@@ -132,8 +134,8 @@ class Workload:
         """Return a function that answers these inputs with a loaded pipeline, by the call that `run` makes."""
         lines, request = self.lines(inputs), LineRequest(generation=self.search(beam))
 
-        def write() -> list[list[int]]:
-            return [tokens_of(answer.line) for answer in pipeline.answer_lines(lines, request)]
+        def write() -> Answers:
+            return [answer.line for answer in pipeline.answer_lines(lines, request)]
 
         return write
 
@@ -147,10 +149,10 @@ class Workload:
         command = [sys.executable, "-m", "glassformer", "run", str(folder), "--input", str(source), "--quiet"]
         command += ["--output", str(target), "--beam", str(beam), "--max-new-tokens", str(self.n_written), *options]
 
-        def write() -> list[list[int]]:
+        def write() -> Answers:
             target.unlink(missing_ok=True)
             subprocess.run(command, check=True)
-            return [tokens_of(line) for line in target.read_text(encoding="utf-8").splitlines()]
+            return target.read_text(encoding="utf-8").splitlines()
 
         return write
 
@@ -163,7 +165,7 @@ class Workload:
         room = n * (self.n_read + self.n_written)
         engine = Engine(model, end=self.end, begin=self.begin, max_rows=n, max_tokens=room, max_waiting=n, min_reuse=0)
 
-        def write() -> list[list[int]]:
+        def write() -> Answers:
             requests = [engine.submit(tokens, self.search(1)) for tokens in inputs]
             engine.run()
             return [request.texts[0].tokens for request in requests]
@@ -199,9 +201,9 @@ class Workload:
         return self.n_written * bytes_a_number * (weights + batch * beam * kept * length)
 
 
-def tokens_of(text: str) -> list[int]:
-    """Return the token ids of a text of `Workload.tokenizer`."""
-    return [int(word[1:]) for word in text.split()]
+def tokens_of(answers: Answers) -> list[list[int]]:
+    """Return the tokens of each answer. Texts are those of `Workload.tokenizer`."""
+    return [[int(word[1:]) for word in one.split()] if isinstance(one, str) else one for one in answers]
 
 
 def workloads() -> dict[str, Workload]:
