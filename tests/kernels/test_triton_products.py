@@ -46,7 +46,7 @@ def compare(n_rows, n_inputs, n_outputs, norm, activation, gated, has_bias, has_
 
 with torch.inference_mode():
     assert kernels.can_fuse_linear(torch.zeros(2, 1, 4, device=device))
-    assert not kernels.can_fuse_linear(torch.zeros(1025, 1, 4, device=device))
+    assert not kernels.can_fuse_linear(torch.zeros((1 << 14) + 1, 1, 4, device=device))
     for number, (norm, activation) in enumerate(itertools.product((None, "layer", "rms"), ACTIVATIONS)):
         sizes, flags = (1 + number % 3, 48 + number, 20 + number), (number % 2 == 0, number % 3 > 0, number % 5 > 1)
         compare(*sizes, norm, activation, *flags)

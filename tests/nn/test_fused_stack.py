@@ -94,6 +94,30 @@ def test_a_fused_stack_attends_to_the_encoder_output_after_the_first_step(config
     assert kernels.n_norms == 3 * (2 * 3 + (model.decoder.norm is not None))
 
 
+@pytest.mark.parametrize("config", PAIRS.values(), ids=PAIRS)
+def test_an_encoder_is_a_fused_stack_too(config):
+    model, kernels = pack(make(config)), Joining()
+    source, mask = torch.randint(3, 23, (2, 6)), torch.tensor([[True] * 6, [True] * 4 + [False] * 2])
+    with torch.inference_mode():
+        assert torch.allclose(model.encode(source, mask, kernels=kernels), model.encode(source, mask))
+    assert kernels.n_norms == 2 * model.encoder.depth + (model.encoder.norm is not None)
+
+
+def test_the_first_step_is_fused_if_the_cache_has_the_memory():
+    model, kernels = pack(make(PAIRS["pre-norm"])), Joining()
+    source, mask = torch.randint(3, 23, (2, 7)), torch.tensor([[True] * 7, [True] * 4 + [False] * 3])
+    with torch.inference_mode():
+        memory, found = model.encode(source, mask), []
+        for is_stored in (False, True):
+            cache = model.new_cache(2, 8, 7)
+            cache.kernels = kernels
+            if is_stored:
+                model.store_memory(memory, cache)
+            found.append(model.decode(torch.tensor([[5], [6]]), memory, mask, cache=cache))
+    assert torch.allclose(*found)
+    assert kernels.n_norms == 3 * model.decoder.depth + (model.decoder.norm is not None)
+
+
 @pytest.mark.parametrize("change", ["not packed", "hook", "hook of the stack's norm", "training", *OTHERS])
 def test_other_stacks_are_computed_by_their_modules(change):
     config = DECODERS.get(change, PRE)

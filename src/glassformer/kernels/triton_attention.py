@@ -350,7 +350,7 @@ def _attend_in_splits(
         combine(
             mixes, totals, out, *out.stride()[:3], kv_heads, groups, n_splits,
             n_queries, room, width, triton.next_power_of_2(n_splits), launches_early(q.device),
-            num_warps=4, **early_launch(q.device),
+            num_warps=2, **early_launch(q.device),
         )  # fmt: skip
 
 

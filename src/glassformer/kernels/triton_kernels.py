@@ -43,7 +43,7 @@ from glassformer.kernels.triton_rows import gate_rows, mask_padding_rows, normal
 from glassformer.kernels.triton_tiles import add_and_normalize_rows, multiply_in_parts, multiply_many_rows
 
 HEAD_SIZES = (16, 32, 64, 128)
-MANY_ROWS = 1024
+MANY_ROWS = 1 << 14
 """The most rows of a decoding step that `fused_linear` computes."""
 
 if HAS_TRITON:

@@ -26,8 +26,8 @@ MAX_OUTPUTS, MIN_OUTPUTS = 16, 4
 """The most and the fewest outputs that a program computes."""
 MIN_PROGRAMS = 144
 """Programs that keep a large GPU busy."""
-WARPS = 4
-"""The warps of a program."""
+WARPS, LARGE_WARPS = 4, 8
+"""The warps of a program; the second is for large matrices."""
 
 if HAS_TRITON:
     import triton
@@ -166,7 +166,7 @@ def multiply_rows(
             is_gated=gated,
             has_residual=added is not None,
             waits=launches_early(x.device),
-            num_warps=WARPS,
+            num_warps=LARGE_WARPS if weight.numel() >= LARGE_MATRIX else WARPS,
             **early_launch(x.device),
         )
     return out.view(*x.shape[:-1], n_outputs)

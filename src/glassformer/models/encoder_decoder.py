@@ -79,6 +79,13 @@ class EncoderDecoderModel(Model):
         inputs = self._prepare_target(target, target_mask, cache)
         return self._decode(target, inputs, memory, Mask(real=source_mask), cache)
 
+    def store_memory(self, memory: Tensor, cache: KVCache) -> None:
+        """Store the keys and values of the encoder's output (B, S, C) in an empty cache.
+
+        The first call of `decode` does it otherwise.
+        """
+        self.decoder.store_memory(memory, cache)
+
     def _prepare_source(self, source: Tensor, mask: Tensor | None) -> Inputs:
         return prepare(
             "source",

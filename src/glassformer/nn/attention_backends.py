@@ -243,7 +243,9 @@ def _sdpa(
     )
     if additive is None or additive.fully_masked is None:
         return output
-    return output.masked_fill(additive.fully_masked, 0.0)
+    if output.requires_grad:
+        return output.masked_fill(additive.fully_masked, 0.0)
+    return output.masked_fill_(additive.fully_masked, 0.0)  # in place: no copy, and no other order in memory
 
 
 def _sdpa_by_blocks(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float) -> Tensor:

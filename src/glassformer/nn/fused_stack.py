@@ -1,4 +1,4 @@
-"""A stack of layers by fused kernels, for decoding steps of a batch (`KernelSet.add_and_normalize`).
+"""A stack of layers by fused kernels, for encoders and for decoding steps (`KernelSet.add_and_normalize`).
 
 What a sublayer adds to x is added by the next kernel, which also computes the next norm. With pre-norm:
 
@@ -43,21 +43,26 @@ class LayerState(NamedTuple):
     """What the sublayers of one layer need besides x."""
 
     layer: Layer
-    cache: LayerCache
+    kernels: KernelSet
+    cache: LayerCache | None
+    """None in an encoder."""
     inputs: dict[str, Any]
     """The mask, bias and rotation of self-attention."""
     memory_mask: Mask | None
 
 
-def can_fuse_stack(layers: nn.ModuleList, norm: nn.Module | None, x: Tensor, cache: KVCache) -> bool:
+def can_fuse_stack(
+    layers: nn.ModuleList, norm: nn.Module | None, x: Tensor, kernels: KernelSet, cache: KVCache | None
+) -> bool:
     """Return whether `fused_stack` computes these layers and the final norm for x (B, T, C).
 
-    It does so for few tokens, on a device with the kernels. For the fewest, `fused_layer.py` computes layers with
-    pre-norm and without cross-attention. The layers must be packed and in eval mode, and have no forward hooks.
+    It does so up to a number of tokens, on a device with the kernels. For the fewest, `fused_layer.py` computes
+    decoder layers with pre-norm and without cross-attention. The layers must be packed and in eval mode, and have no
+    forward hooks.
     """
-    if not cache.kernels.can_fuse_linear(x) or not (norm is None or can_fuse_norm(norm, x)):
+    if not kernels.can_fuse_linear(x) or not (norm is None or can_fuse_norm(norm, x)):
         return False
-    if cache.kernels.fuses_norms(x) and not any(_needs_stack(layer) for layer in layers):
+    if cache is not None and kernels.fuses_norms(x) and not any(_needs_stack(layer) for layer in layers):
         return False
     return all(_can_fuse(layer, x, cache) for layer in layers) and not are_watched(layers, *([norm] if norm else []))
 
@@ -70,15 +75,17 @@ def fused_stack(
     norm: nn.Module | None,
     inputs: LayerInputs,
     memory_mask: Mask | None,
-    cache: KVCache,
+    kernels: KernelSet,
+    cache: KVCache | None,
 ) -> Tensor:
     """Apply the layers and the final norm to x (B, T, C) and return the same shape."""
-    kernels, branch = cache.kernels, Branch(None, None)
+    branch = Branch(None, None)
     for index in range(depth):
         place = index % len(layers)
         layer = layers[place]
         assert isinstance(layer, Layer)
-        state = LayerState(layer, cache.layer(index), inputs.of(index, place), memory_mask)
+        own_cache = None if cache is None else cache.layer(index)
+        state = LayerState(layer, kernels, own_cache, inputs.of(index, place), memory_mask)
         for sublayer, compute in _sublayers_of(layer):
             weights = norm_weights(sublayer.norm)
             if sublayer.placement == "pre":
@@ -98,7 +105,7 @@ def _needs_stack(layer: nn.Module) -> bool:
     return not isinstance(layer, Layer) or layer.cross_attn is not None or layer.ffn_sublayer.placement != "pre"
 
 
-def _can_fuse(layer: nn.Module, x: Tensor, cache: KVCache) -> bool:
+def _can_fuse(layer: nn.Module, x: Tensor, cache: KVCache | None) -> bool:
     if not isinstance(layer, Layer) or layer.parallel != "none":
         return False
     for sublayer in (layer.self_attn_sublayer, layer.cross_attn_sublayer, layer.ffn_sublayer):
@@ -108,7 +115,8 @@ def _can_fuse(layer: nn.Module, x: Tensor, cache: KVCache) -> bool:
         if not is_plain or not can_fuse_norm(sublayer.norm, x):
             return False
     cross = layer.cross_attn
-    can_cross = cross is None or (cache.memory_is_ready and can_fuse_attention(cross, x, is_cross=True))
+    has_memory = cache is not None and cache.memory_is_ready
+    can_cross = cross is None or (has_memory and can_fuse_attention(cross, x, is_cross=True))
     return can_cross and can_fuse_attention(layer.self_attn, x) and can_fuse_ffn(layer.ffn, x)
 
 
@@ -121,33 +129,37 @@ def _sublayers_of(layer: Layer) -> Iterator[tuple[Sublayer, Any]]:
 
 
 def _self_attention(y: Tensor, state: LayerState) -> Branch:
-    attention, inputs, cache = state.layer.self_attn, state.inputs, state.cache
-    q, k, v = attention.split(
-        _linear(cache.kernels, attention.qkv_proj, y), rotation=inputs["rotation"], kernels=cache.kernels
-    )
-    mixed = write_and_attend(attention.attend, q, k, v, mask=inputs["mask"], bias=inputs["bias"], cache=cache)
-    return _project_out(attention, mixed, cache)
+    attention, kernels, cache = state.layer.self_attn, state.kernels, state.cache
+    inputs = dict(state.inputs)
+    rotation = inputs.pop("rotation")
+    q, k, v = attention.split(_linear(kernels, attention.qkv_proj, y), rotation=rotation, kernels=kernels)
+    if cache is None:
+        mixed = attention.attend(q, k, v, **inputs)
+    else:
+        mixed = write_and_attend(attention.attend, q, k, v, **inputs, cache=cache)
+    return _project_out(attention, mixed, kernels)
 
 
 def _cross_attention(y: Tensor, state: LayerState) -> Branch:
-    attention, cache = state.layer.cross_attn, state.cache
+    attention, kernels, cache = state.layer.cross_attn, state.kernels, state.cache
     assert attention is not None
-    q = attention.split_queries(_linear(cache.kernels, attention.q_proj, y), rotation=None, kernels=cache.kernels)
+    assert cache is not None
+    q = attention.split_queries(_linear(kernels, attention.q_proj, y), rotation=None, kernels=kernels)
     mixed = attention.attend_to_shared(q, *cache.cross_attn.read(), mask=state.memory_mask)
-    return _project_out(attention, mixed, cache)
+    return _project_out(attention, mixed, kernels)
 
 
 def _feed_forward(y: Tensor, state: LayerState) -> Branch:
-    ffn, kernels = state.layer.ffn, state.cache.kernels
+    ffn, kernels = state.layer.ffn, state.kernels
     assert isinstance(ffn, FeedForward)
     is_gated = ffn.gate_up_proj is not None
     hidden = _linear(kernels, first_linear(ffn), y, activation=ffn.activation, gated=is_gated)
     return Branch(kernels.linear_in_parts(hidden, ffn.down_proj.weight), ffn.down_proj.bias)
 
 
-def _project_out(attention: MultiHeadAttention, mixed: Tensor, cache: LayerCache) -> Branch:
+def _project_out(attention: MultiHeadAttention, mixed: Tensor, kernels: KernelSet) -> Branch:
     out = attention.out_proj
-    return Branch(cache.kernels.linear_in_parts(merge_heads(mixed), out.weight), out.bias)
+    return Branch(kernels.linear_in_parts(merge_heads(mixed), out.weight), out.bias)
 
 
 def _linear(kernels: KernelSet, linear: nn.Module | None, x: Tensor, **options: Any) -> Tensor:

@@ -183,14 +183,24 @@ class MultiHeadAttention(nn.Module):
         if self.qkv_proj is not None and key is query and value is query:
             q, k, v = self.split(self.qkv_proj(query), rotation=rotation, kernels=kernels)
         else:
-            if self.kv_proj is not None and value is key:
-                keys, values = self.kv_proj(key).chunk(2, -1)
-            else:
-                keys, values = self.k_proj(key), self.v_proj(value)
             q = self.split_queries(self.q_proj(query), rotation=rotation, kernels=kernels)  # (B, H, T, D)
-            k = self._prepare(keys, self.n_kv_heads, self.k_norm, rotation, kernels)  # (B, G, S, D)
-            v = split_heads(self._clip(values), self.n_kv_heads)  # (B, G, S, D)
+            k, v = self._project_keys(key, value, rotation, kernels)
         return (q, k, v) if cache is None else (q, *cache.update(k, v))
+
+    def store_memory(self, memory: Tensor, slot: MemorySlot) -> None:
+        """Store the keys and values of the encoder's output (B, S, C) in the cache, as the first step does."""
+        slot.update(*self._project_keys(memory, memory, None, slot.cache.kernels))
+
+    def _project_keys(
+        self, key: Tensor, value: Tensor, rotation: Rotation | None, kernels: KernelSet | None
+    ) -> tuple[Tensor, Tensor]:
+        """Return the keys and values (B, G, S, D) of `key` and `value` (B, S, C)."""
+        if self.kv_proj is not None and value is key:
+            keys, values = self.kv_proj(key).chunk(2, -1)
+        else:
+            keys, values = self.k_proj(key), self.v_proj(value)
+        k = self._prepare(keys, self.n_kv_heads, self.k_norm, rotation, kernels)
+        return k, split_heads(self._clip(values), self.n_kv_heads)
 
     def split_queries(self, projected: Tensor, *, rotation: Rotation | None, kernels: KernelSet | None) -> Tensor:
         """Split the output of `q_proj` into queries (B, H, T, D), normalized and rotated."""

@@ -87,7 +87,7 @@ class Stack(nn.Module):
             memory: Output of the encoder, (B, S, C), for cross-attention.
             memory_mask: Which tokens of the encoder's output may be attended to.
             cache: Keys and values of earlier calls. The new ones are written to it.
-            kernels: Kernels for the attention and the final norm; those of `cache` are used instead if it is given.
+            kernels: Kernels for the attention and the norms; those of `cache` are used instead if it is given.
         """
         if cache is not None:
             cache.check_layers(self.depth)
@@ -112,10 +112,11 @@ class Stack(nn.Module):
             group_size = x.shape[0] // max(memory.shape[0], 1)  # sequences that share one encoder output
             n_queries = group_size * x.shape[1]
             memory_mask = memory_mask.with_additive(n_queries, memory.shape[1], None, like, kernels)
-        if cache is not None and self.relative is None and can_fuse_stack(self.layers, self.norm, x, cache):
+        if kernels is not None and self.relative is None and can_fuse_stack(self.layers, self.norm, x, kernels, cache):
             given: dict[str, Any] = {"depth": self.depth, "norm": self.norm, "inputs": by_layer}
-            result = fused_stack(self.layers, x, **given, memory_mask=memory_mask, cache=cache)
-            cache.advance(x.shape[1])
+            result = fused_stack(self.layers, x, **given, memory_mask=memory_mask, kernels=kernels, cache=cache)
+            if cache is not None:
+                cache.advance(x.shape[1])
             return result
         shared: dict[str, Any] = {"memory": memory, "memory_mask": memory_mask}
         if self.relative is not None:
@@ -132,6 +133,18 @@ class Stack(nn.Module):
         if cache is not None:
             cache.advance(x.shape[1])
         return x if self.norm is None else normalize(self.norm, x, kernels)
+
+    def store_memory(self, memory: Tensor, cache: KVCache) -> None:
+        """Store the keys and values of the encoder's output (B, S, C) in the cache, for all layers.
+
+        Otherwise the first forward pass with the cache does it.
+        """
+        for index in range(self.depth):
+            layer = self.layers[index % len(self.layers)]
+            assert isinstance(layer, Layer)
+            assert layer.cross_attn is not None
+            layer.cross_attn.store_memory(memory, cache.layer(index).cross_attn)
+        cache.memory_is_ready = True
 
 
 def _like_products_of(x: Tensor) -> Tensor:

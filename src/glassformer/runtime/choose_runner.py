@@ -179,8 +179,7 @@ def open_runner(model: TextModel, work: ExpectedWork) -> Iterator[StepRunner]:
             model.source_embeddings.check("source", work.source)  # a recording checks nothing
         else:
             # The base class's method, because the documents' `encode` takes other masks.
-            kernels = None if work.source.is_cuda else execution.kernels
-            memory = EncoderDecoderModel.encode(model, work.source, mask, kernels=kernels)
+            memory = EncoderDecoderModel.encode(model, work.source, mask, kernels=execution.kernels)
             if not work.shares_memory and work.copies > 1:
                 memory = memory.repeat_interleave(work.copies, 0)
                 mask = None if mask is None else mask.repeat_interleave(work.copies, 0)

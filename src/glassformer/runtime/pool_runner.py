@@ -130,7 +130,7 @@ class PoolRunner:
         counts = [len(source) for source in sources]
         source, mask = _pad(sources, self.pool.device)
         # The base class's methods, because those of the documents' `Transformer` take other masks.
-        memory = EncoderDecoderModel.encode(model, source, mask)
+        memory = EncoderDecoderModel.encode(model, source, mask, kernels=self.pool.kernels)
         view = FirstTokens(self.pool, rows, counts)
         given = torch.full((len(rows), 1), begin, device=self.pool.device)
         hidden = EncoderDecoderModel.decode(model, given, memory, mask, cache=view)

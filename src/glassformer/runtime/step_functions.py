@@ -72,7 +72,7 @@ class Steps:
     def first_step(
         self, tokens: Tensor, cache: FixedCache, memory: Tensor | None, mask: Tensor | None, source: Tensor | None
     ) -> Callable[[], Tensor]:
-        """Return a function that encodes `source` into `memory`, makes the first step and fixes the cache."""
+        """Return a function that encodes `source` into `memory`, fixes the empty cache and makes the first step."""
         plain = partial(self._encode_and_step, tokens, cache, memory, mask, source)
         if self._options is None:
             return plain
@@ -92,8 +92,9 @@ class Steps:
         assert isinstance(model, EncoderDecoderModel)
         assert memory is not None
         assert source is not None
-        memory.copy_(EncoderDecoderModel.encode(model, source, mask))
+        kernels = cache.kernels if source.is_cuda else None
+        memory.copy_(EncoderDecoderModel.encode(model, source, mask, kernels=kernels))
         cache.restart()
-        scores = self._score(tokens, cache, memory, mask)
+        model.store_memory(memory, cache)
         cache.fix()
-        return scores
+        return self._score(tokens, cache, memory, mask)
