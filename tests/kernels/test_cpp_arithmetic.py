@@ -56,7 +56,7 @@ def test_avx512_and_amx_with_emulated_instructions(tmp_path, name):
     compile_and_run(tmp_path, ["g++"], flags)
 
 
-@pytest.mark.parametrize("name", ["vnni", "amx"])
+@pytest.mark.parametrize("name", ["avx512", "vnni", "amx"])
 def test_avx512_and_amx_compile_without_warnings(tmp_path, name):
     compiler = "g++" if platform.machine() in X86 else CROSS_COMPILER
     need(compiler)

@@ -18,7 +18,7 @@ from glassformer.runtime import quantized_model
 def cpu(monkeypatch):
     """A function that makes this CPU look like another one."""
 
-    def pretend(machine, *, dot=False, avx2=False, vnni=False, amx=False):
+    def pretend(machine, *, dot=False, avx2=False, avx512=False, vnni=False, amx=False):
         monkeypatch.delenv(cpp_library.CHOICE_VARIABLE, raising=False)
         monkeypatch.setattr(cpp_library.os, "name", "posix")
         monkeypatch.setattr(cpp_library.platform, "machine", lambda: machine)
@@ -27,7 +27,8 @@ def cpu(monkeypatch):
         monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: vnni)
         monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
         monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: amx)
-        monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2" if avx2 else "DEFAULT")
+        capability = "AVX512" if avx512 else "AVX2" if avx2 else "DEFAULT"
+        monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
 
     return pretend
 
@@ -42,8 +43,9 @@ def test_a_cpu_without_the_needed_instructions_is_refused_by_name(cpu):
 @pytest.mark.parametrize(
     ("machine", "has", "sets"),
     [
-        ("x86_64", {"avx2": True, "vnni": True, "amx": True}, ["amx", "vnni", "avx2"]),
-        ("x86_64", {"avx2": True, "vnni": True}, ["vnni", "avx2"]),
+        ("x86_64", {"avx2": True, "avx512": True, "vnni": True, "amx": True}, ["amx", "vnni", "avx512", "avx2"]),
+        ("x86_64", {"avx2": True, "avx512": True, "vnni": True}, ["vnni", "avx512", "avx2"]),
+        ("x86_64", {"avx2": True, "avx512": True}, ["avx512", "avx2"]),
         ("AMD64", {"avx2": True}, ["avx2"]),
         ("aarch64", {"dot": True}, ["dotprod", "neon"]),
         ("arm64", {}, ["neon"]),
@@ -152,14 +154,15 @@ def load_by(no_kernels_loaded, monkeypatch, tmp_path):
     ("refused", "accepted", "missing", "message"),
     [
         ("-mamx*", "-mavx512vnni", "-mamx-tile", "compiled for vnni (the"),
-        ("-mamx*|-mavx512vnni", "-mavx2", "-mavx512f", "compiled for avx2 (the"),
+        ("-mamx*|-mavx512vnni", "-mavx512bw", "-mavx512vnni", "compiled for avx512 (the"),
+        ("-mamx*|-mavx512*", "-mavx2", "-mavx512f", "compiled for avx2 (the"),
         ("-fopenmp", "-mamx-tile", "-fopenmp", "compiled for amx, for one thread (the"),
     ],
 )
 def test_flags_that_the_compiler_refuses_are_left_out_with_one_warning(
     load_by, caplog, refused, accepted, missing, message
 ):
-    flags = load_by(["amx", "vnni", "avx2"], refused)
+    flags = load_by(["amx", "vnni", "avx512", "avx2"], refused)
     assert accepted in flags
     assert missing not in flags
     assert [message in record.message for record in caplog.records] == [True]

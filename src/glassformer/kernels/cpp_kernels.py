@@ -151,7 +151,7 @@ class CppKernels(KernelSet):
         return weights
 
     def instruction_set(self) -> str:
-        """Return the CPU instructions that the int8 products use: amx, vnni, avx2, dotprod or neon."""
+        """Return the CPU instructions that the int8 products use: amx, vnni, avx512, avx2, dotprod or neon."""
         return str(self.operations.instruction_set())
 
     def pack_int8(self, weight: Tensor) -> Tensor:

@@ -53,14 +53,18 @@ class InstructionSet:
     probe: str
 
 
-_AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512vnni", "-mfma", "-mf16c")
+_AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mfma", "-mf16c")
+_VNNI = (*_AVX512, "-mavx512vnni")
 INSTRUCTION_SETS = {
     "amx": InstructionSet(
-        (*_AVX512, "-mavx512bf16", "-mamx-tile", "-mamx-int8", "-mamx-bf16"),
+        (*_VNNI, "-mavx512bf16", "-mamx-tile", "-mamx-int8", "-mamx-bf16"),
         "#include <immintrin.h>\nvoid probe() { _tile_release(); }",
     ),
     "vnni": InstructionSet(
-        _AVX512, "#include <immintrin.h>\n__m512i probe(__m512i x) { return _mm512_dpbusd_epi32(x, x, x); }"
+        _VNNI, "#include <immintrin.h>\n__m512i probe(__m512i x) { return _mm512_dpbusd_epi32(x, x, x); }"
+    ),
+    "avx512": InstructionSet(
+        _AVX512, "#include <immintrin.h>\n__m512i probe(__m512i x) { return _mm512_add_epi16(x, x); }"
     ),
     "avx2": InstructionSet(
         ("-mavx2", "-mfma", "-mf16c"),
@@ -75,7 +79,7 @@ INSTRUCTION_SETS = {
         "#include <arm_neon.h>\nint32x4_t probe(int32x4_t x) { return vpaddq_s32(x, x); }",
     ),
 }
-"""By name. For each kind of CPU the best ones come first: AMX, AVX-512 VNNI, AVX2; ARM dot products, plain NEON."""
+"""By name. For each kind of CPU the best ones come first: AMX, AVX-512 VNNI, AVX-512, AVX2; ARM dot products, NEON."""
 
 
 @dataclass(frozen=True)
@@ -170,12 +174,14 @@ def supported_sets() -> list[str]:
         return ["dotprod", "neon"] if _has_dot_products() else ["neon"]
     if platform.machine() not in X86:
         return []
-    # torch reports the capability `DEFAULT` without AVX2 or without FMA. A CPU with both also has F16C; a CPU with VNNI
-    # also has AVX-512 BW and VL.
-    has_avx2 = torch.cpu._is_avx2_supported() and torch.backends.cpu.get_cpu_capability() != "DEFAULT"
+    # torch reports the capability `DEFAULT` without AVX2 or without FMA, and `AVX512` only if there are BW and VL, too.
+    # A CPU with AVX2 and FMA also has F16C; a CPU with VNNI also has AVX-512 BW and VL.
+    capability = torch.backends.cpu.get_cpu_capability()
+    has_avx2 = torch.cpu._is_avx2_supported() and capability != "DEFAULT"
     has_vnni = has_avx2 and torch.cpu._is_vnni_supported()
     has_amx = has_vnni and torch.cpu._is_amx_tile_supported() and torch.cpu._is_avx512_bf16_supported()
-    return [name for name, has in (("amx", has_amx), ("vnni", has_vnni), ("avx2", has_avx2)) if has]
+    has = {"amx": has_amx, "vnni": has_vnni, "avx512": has_avx2 and capability == "AVX512", "avx2": has_avx2}
+    return [name for name in has if has[name]]
 
 
 def _library_name(names: list[str], compiler: list[str], source: CppSource = DECODING) -> str:

@@ -1,24 +1,36 @@
-// Group-wise quantized products on x86 cores, by AVX-512 VNNI or by AVX2.
+// Group-wise quantized products on x86 cores, by AVX-512 VNNI, by AVX-512 or by AVX2.
 //
 // Their instructions multiply unsigned bytes by signed ones, so codes are the unsigned factor. VNNI stores 8-bit codes with
-// 128 added. AVX2 adds pairs of products in 16 bits, which would overflow with such codes, so it stores them as they are,
-// and multiplies their magnitudes by activations that take over their signs.
+// 128 added. The others add pairs of products in 16 bits, which would overflow with such codes, so they store them as they
+// are, and multiply their magnitudes by activations that take over their signs.
 
-#if defined(__AVX512VNNI__)
+#if defined(__AVX512F__)
 using Floats = __m512;
 using Bytes = __m512i;
-constexpr int kRegisters = 2;         // registers of channels in a panel
-constexpr int64_t kByteOffset = 128;  // added to 8-bit codes when they are stored
+constexpr int kRegisters = 2;  // registers of channels in a panel
 
 inline Bytes load_bytes(const uint8_t* from) { return _mm512_loadu_si512(from); }
 inline Bytes low_halves(Bytes x) { return _mm512_and_si512(x, _mm512_set1_epi8(15)); }
 inline Bytes high_halves(Bytes x) { return low_halves(_mm512_srli_epi16(x, 4)); }
 inline void store_bytes(uint8_t* to, Bytes x) { _mm512_storeu_si512(to, x); }
 inline Bytes same_ints(int32_t x) { return _mm512_set1_epi32(x); }
+#if defined(__AVX512VNNI__)
+constexpr int64_t kByteOffset = 128;  // added to 8-bit codes when they are stored
 template <bool is_signed>
 inline Bytes add_products(Bytes sums, Bytes w, Bytes x) {
   return _mm512_dpbusd_epi32(sums, w, x);
 }
+#else
+constexpr int64_t kByteOffset = 0;
+template <bool is_signed>
+inline Bytes add_products(Bytes sums, Bytes w, Bytes x) {
+  if constexpr (is_signed) {
+    x = _mm512_mask_sub_epi8(x, _mm512_movepi8_mask(w), _mm512_setzero_si512(), x);
+    w = _mm512_abs_epi8(w);
+  }
+  return _mm512_add_epi32(sums, _mm512_madd_epi16(_mm512_maddubs_epi16(w, x), _mm512_set1_epi16(1)));
+}
+#endif
 inline Floats load_floats(const void* from) { return _mm512_loadu_ps(static_cast<const float*>(from)); }
 inline Floats load_halves(const uint8_t* from) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));

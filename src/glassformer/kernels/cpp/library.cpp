@@ -64,6 +64,8 @@ std::string instruction_set() {
   return "neon";
 #elif defined(__AVX512VNNI__)
   return has_tiles() ? "amx" : "vnni";
+#elif defined(__AVX512F__)
+  return "avx512";
 #else
   return "avx2";
 #endif
