@@ -6,7 +6,8 @@ norm are one operation (`cpu_sublayer.py`). A token embedding that is tied to th
 Layers with other settings, such as dropout of attention weights, stay plain. Results are equal up to rounding, but
 dropout has other random numbers than in plain layers.
 
-With `in_bf16`, AMX kernels compute the linear layers (`bf16_linear.py`). Layers with the same input are one operation.
+Linear layers with the same input are one operation (`linear_group.py`). With `in_bf16`, AMX kernels compute the linear
+layers (`bf16_linear.py`).
 
 The layers are replaced from outside, and only while a batch is computed (`CpuLayers.active`).
 """
@@ -37,6 +38,7 @@ from glassformer.training.cpu_functions import (
 )
 from glassformer.training.cpu_sublayer import can_replace_sublayer, compute_sublayer
 from glassformer.training.fused_loss import with_cpu_kernel
+from glassformer.training.linear_group import linear_group
 
 
 class CpuLayers:
@@ -134,8 +136,11 @@ class CpuLayers:
 
     def _project(self, x: Tensor, *layers: nn.Module) -> list[Tensor]:
         """Return the results of linear layers for one input, by one operation where that is possible."""
-        are_replaced = self.in_bf16 and all(layer in self.replaced and not has_hooks(layer) for layer in layers)
-        found = bf16_linears(x, layers) if are_replaced else None
+        if self.in_bf16:
+            are_replaced = all(layer in self.replaced and not has_hooks(layer) for layer in layers)
+            found = bf16_linears(x, layers) if are_replaced else None
+        else:
+            found = linear_group(x, layers)
         return [layer(x) for layer in layers] if found is None else found
 
     def _tables(self, rotation: Rotation) -> tuple[Tensor, Tensor]:

@@ -180,7 +180,7 @@ def _loss_and_gradients(
         if of_hidden is not None:
             torch.mm(gradient, weight, out=of_hidden[rows])
         if of_weight is not None and weight.dtype == wide:
-            torch.addmm(of_weight, gradient.t(), chunk, beta=int(first > 0), out=of_weight)
+            of_weight.addmm_(gradient.t(), chunk, beta=int(first > 0))  # not addmm(out=...), which copies of_weight
         elif of_weight is not None:
             product = gradient.t() @ chunk
             _ = of_weight.add_(product) if first else of_weight.copy_(product)
