@@ -1,6 +1,7 @@
 """A failed CUDA graph capture raises one error and cleans up. Most tests use a fake of torch.cuda; one needs a GPU."""
 
-from contextlib import contextmanager
+import gc
+from contextlib import contextmanager, suppress
 
 import pytest
 import torch
@@ -67,6 +68,29 @@ def test_a_capture_returns_its_result_and_restores_the_random_state(cuda):
     assert result.shape == (2,)
     assert torch.equal(torch.get_rng_state(), before)
     assert is_clean(cuda)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_no_garbage_is_collected_during_a_capture(cuda, fails):
+    """A collected graph would be deleted, and CUDA forbids that."""
+    seen = []
+
+    def compute():
+        seen.append(gc.isenabled())
+        if fails:
+            raise RuntimeError("refused")
+
+    with suppress(CaptureError):
+        capture_graph(compute, pool="pool", device=CPU)
+    assert seen == [False]
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with suppress(CaptureError):
+            capture_graph(compute, pool="pool", device=CPU)
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
 
 
 def test_a_failed_capture_raises_its_first_error_and_cleans_up(cuda):

@@ -1,5 +1,6 @@
 """CUDA graphs: capture a computation once, then launch all of its kernels with one call."""
 
+import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, Protocol, TypeVar
@@ -82,7 +83,7 @@ def capture_graph(
     stream, state = torch.cuda.current_stream(device), torch.cuda.get_rng_state(device)
     try:
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool, **options):
+        with _without_collector(), torch.cuda.graph(graph, pool=pool, **options):
             result = compute()
     except BaseException as error:
         _clean_up(stream, state, pool, device)
@@ -92,6 +93,21 @@ def capture_graph(
         raise
     torch.cuda.set_rng_state(state, device)
     return graph, result
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Return a context manager in which Python's garbage collector does not run.
+
+    It could delete a graph that nothing uses any more, which CUDA forbids during a capture: the capture would fail.
+    """
+    is_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if is_enabled:
+            gc.enable()
 
 
 def _clean_up(stream: Any, state: torch.Tensor, pool: Any, device: torch.device) -> None:
