@@ -44,7 +44,7 @@ LONG = {".venv/bin/glassformer demo tagging": "trains for up to three minutes"}
 # Lines of shell blocks that call other programs.
 OTHER_PROGRAMS = {
     "python benchmarks/perplexity.py SmolLM2-135M-Instruct.Q4_1.gguf held-out.txt --quantize none int8 int4": (
-        "needs a pretrained decoder; tests of its own run this program"
+        "needs a pretrained decoder; tests/test_benchmarks.py runs this program"
     ),
     "make demo": "needs a package index",
     "make test": "needs a package index; runs this test",

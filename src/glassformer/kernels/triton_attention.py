@@ -101,7 +101,7 @@ if HAS_TRITON:
     ):  # fmt: skip
         """Compute what `_attend_filled` does for a single query, without tensor cores, which multiply at least 16.
 
-        Each of the `block` keys that are read at once has an online softmax of its own, over every `block`-th key. So
+        Each of the `block` keys that are read at once has a separate online softmax, over every `block`-th key. So
         the threads that read different keys exchange nothing until the end, where the results are joined.
         """
         if waits:

@@ -1,6 +1,6 @@
 """A stack of layers by fused kernels, for encoders and for decoding steps (`KernelSet.add_and_normalize`).
 
-What a sublayer adds to x is added by the next kernel, which also computes the next norm. With pre-norm:
+The kernel after a sublayer adds its result to x, and computes the next norm. With pre-norm:
 
     x = x + branch; y = norm(x)     # one kernel
     branch = sublayer(y)
@@ -33,14 +33,14 @@ from glassformer.nn.multi_head_attention import MultiHeadAttention, merge_heads
 
 
 class Branch(NamedTuple):
-    """What a sublayer adds to x (B, T, C): the sum of `parts` (P, B, T, C), plus the bias (C,)."""
+    """The result of a sublayer, which is added to x (B, T, C): the sum of `parts` (P, B, T, C), plus the bias (C,)."""
 
     parts: Tensor | None
     bias: Tensor | None
 
 
 class LayerState(NamedTuple):
-    """What the sublayers of one layer need besides x."""
+    """Inputs of the sublayers of one layer besides x."""
 
     layer: Layer
     kernels: KernelSet
