@@ -56,7 +56,7 @@ def test_a_long_text_is_an_error_unless_it_may_be_truncated(tmp_path, call):
     arguments = ["eval", tmp_path / "m", "--source", tmp_path / "test.en", "--target", tmp_path / "test.de", "--quiet"]
     code, out, err = call(*arguments)
     assert (code, out) == (1, "")
-    assert "input 1 has 241 tokens: expected at most 64, the most that the model reads; --truncate" in err
+    assert "input 2 of 2 has 241 tokens: expected at most 64, the most that the model reads; --truncate" in err
     code, out, err = call(*arguments, "--truncate")
     assert code == 0
     assert "BLEU" in out

@@ -169,7 +169,7 @@ def test_long_inputs_are_refused_or_counted(kind, caplog):
     tool, task = make(kind), getattr(kind, "task", "")
     short, long = LINES.get(task, "the old ___ sees it"), LONG_LINES.get(task, "the ___ sees it " + "the old saw " * 30)
     if hasattr(tool, "generation"):
-        with pytest.raises(ValueError, match=r"input 1 has \d+ tokens: expected at most 64, .*--truncate"):
+        with pytest.raises(ValueError, match=r"input 2 of 2 has \d+ tokens: expected at most 64, .*--truncate"):
             tool.run([short, long])
         assert tool.n_truncated == 0
     else:

@@ -45,7 +45,7 @@ def test_a_long_source_is_cut_at_the_side_that_the_pipeline_drops():
 
 def test_one_long_source_of_a_list_is_named_by_its_place():
     tool = make(Translator)
-    with pytest.raises(ValueError, match="input 1 has 246 tokens"):
+    with pytest.raises(ValueError, match="input 2 of 2 has 246 tokens"):
         tool.translate(["the cat", "it is red. " * 61])
     tool.truncate = True
     assert tool.translate(["the cat", "it is red. " * 61])[0] == tool.translate("the cat")

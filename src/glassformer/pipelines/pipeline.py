@@ -239,7 +239,7 @@ class Pipeline(ABC):
             return list(inputs)
         long = [index for index, tokens in enumerate(inputs) if len(tokens) > limit]
         if long and not self.truncate:
-            name = "the input" if len(inputs) == 1 else f"input {long[0]}"
+            name = "the input" if len(inputs) == 1 else f"input {long[0] + 1} of {len(inputs)}"
             raise ValueError(
                 f"{name} has {len(inputs[long[0]])} tokens: expected at most {limit}, the most that the model reads; "
                 "--truncate (in Python truncate=True) cuts what is longer"
