@@ -4,9 +4,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.nn.modules.module import register_module_forward_hook
 from typing_extensions import override
 
 from glassformer.kernels.kernel_set import KernelSet
+from glassformer.nn.layers import Layer
 from glassformer.nn.masks import Mask
 from glassformer.runtime.packed_model import pack
 from recording import DECODERS, PAIR, SMALL, make
@@ -14,6 +16,7 @@ from recording import DECODERS, PAIR, SMALL, make
 PRE = replace(SMALL, norm_placement="pre")
 GATED = replace(PRE, positions="rotary", n_kv_heads=2, norm="rms", gated=True, activation="silu")
 OTHERS = ("parallel", "sandwich, capped", "experts")
+"""Decoders that are computed by their modules."""
 CONFIGS = {name: config for name, config in DECODERS.items() if name not in OTHERS}
 CONFIGS |= {f"{name}, pre-norm": replace(config, norm_placement="pre") for name, config in CONFIGS.items()}
 CONFIGS |= {
@@ -133,6 +136,76 @@ def test_other_stacks_are_computed_by_their_modules(change):
         logits_of(model, [torch.tensor([[5], [6]])], kernels)
     assert kernels.n_norms == 0
     assert len(seen) == (watched is not None)
+
+
+@pytest.mark.parametrize("kernels", [Joining, Normalizing])
+def test_a_multiplier_of_residual_connections_is_not_lost(kernels):
+    model, given = pack(make(replace(PRE, residual_multiplier=0.5))), [torch.tensor([[5], [6]])]
+    with torch.inference_mode():
+        assert torch.allclose(logits_of(model, given, kernels()), logits_of(model, given, KernelSet()))
+
+
+@pytest.mark.parametrize("placements", [("pre", "post"), ("post", "pre")])
+def test_layers_with_pre_norm_and_post_norm_may_follow_each_other(placements):
+    model, given, kernels = pack(make(PRE)), [torch.tensor([[5], [6]])], Joining()
+    for layer, placement in zip(model.decoder.layers, placements, strict=False):
+        layer.self_attn_sublayer.placement = layer.ffn_sublayer.placement = placement
+    with torch.inference_mode():
+        assert torch.allclose(logits_of(model, given, kernels), logits_of(model, given, KernelSet()))
+    assert kernels.n_norms == 2 * model.decoder.depth + 1
+
+
+class Own(Layer):
+    """A layer with another formula."""
+
+    @override
+    def forward(self, x, **inputs):
+        return 2 * super().forward(x, **inputs)
+
+
+def own_layer(model):
+    model.decoder.layers[0].__class__ = Own
+
+
+def replaced_layer(model):
+    layer = model.decoder.layers[0]
+    layer.forward = lambda x, **inputs: 2 * Layer.forward(layer, x, **inputs)
+
+
+def own_norm(model):
+    class Norm(type(model.decoder.norm)):
+        def forward(self, x):
+            return 2 * super().forward(x)
+
+    model.decoder.norm.__class__ = Norm
+
+
+def dropout_only(model):
+    dropout = model.decoder.layers[0].ffn_sublayer.dropout
+    dropout.p = 1.0
+    dropout.train()
+
+
+@pytest.mark.parametrize("change", [own_layer, replaced_layer, own_norm, dropout_only])
+@pytest.mark.parametrize("kernels", [Joining, Normalizing])
+def test_modules_that_compute_something_else_are_called(change, kernels):
+    model, given = pack(make(PRE)), [torch.tensor([[5], [6]])]
+    change(model)
+    with torch.inference_mode():
+        assert torch.allclose(logits_of(model, given, kernels()), logits_of(model, given, KernelSet()))
+
+
+def test_hooks_of_all_modules_see_every_module():
+    model, seen = pack(make(PRE)), {}
+    for kernels in (KernelSet(), Joining(), Normalizing()):
+        found = seen[kernels] = []
+        hook = register_module_forward_hook(lambda module, given, result, found=found: found.append(type(module)))
+        try:
+            with torch.inference_mode():
+                logits_of(model, [torch.tensor([[5], [6]])], kernels)
+        finally:
+            hook.remove()
+    assert len({tuple(found) for found in seen.values()}) == 1
 
 
 def test_layers_that_compute_norms_in_their_products_are_left_to_them():

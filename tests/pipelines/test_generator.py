@@ -39,7 +39,8 @@ def test_a_long_prompt_is_refused_and_keeps_its_beginning_if_it_may_be_cut(decod
     model = load(decoder[0])
     limit, config = model.model.config.max_len, GenerationConfig(max_new_tokens=8)
     long = " ".join(["dog", "sat"] + ["cat"] * 100)
-    message = f"input 2 of 2 has {len(model.read(long))} tokens: expected at most {limit}, .* --truncate .*truncate=True"
+    n_tokens = len(model.read(long))
+    message = f"input 2 of 2 has {n_tokens} tokens: expected at most {limit}, .* --truncate .*truncate=True"
     with pytest.raises(ValueError, match=message):
         model.run(["dog", long], config=config)
     with pytest.raises(ValueError, match=f"the input has .* tokens: expected at most {limit}"):

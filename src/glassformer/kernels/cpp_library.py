@@ -180,7 +180,8 @@ def supported_sets() -> list[str]:
     has_avx2 = torch.cpu._is_avx2_supported() and capability != "DEFAULT"
     has_vnni = has_avx2 and torch.cpu._is_vnni_supported()
     has_amx = has_vnni and torch.cpu._is_amx_tile_supported() and torch.cpu._is_avx512_bf16_supported()
-    has = {"amx": has_amx, "vnni": has_vnni, "avx512": has_avx2 and capability == "AVX512", "avx2": has_avx2}
+    has_avx512 = has_vnni or (has_avx2 and capability == "AVX512")
+    has = {"amx": has_amx, "vnni": has_vnni, "avx512": has_avx512, "avx2": has_avx2}
     return [name for name in has if has[name]]
 
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from glassformer.kernels.kernel_set import ACTIVATIONS, NormWeights
 from glassformer.nn.attention_backends import Attend
 from glassformer.nn.cache import LayerCache
+from glassformer.nn.dropout import Dropout
 from glassformer.nn.feedforward import FeedForward
 from glassformer.nn.masks import Mask
 from glassformer.nn.multi_head_attention import MultiHeadAttention, merge_heads
@@ -43,7 +44,7 @@ def can_fuse(parts: LayerParts, x: Tensor, cache: LayerCache) -> bool:
         and can_fuse_ffn(parts.ffn, x)
         and can_fuse_norm(parts.attention_norm, x)
         and can_fuse_norm(parts.ffn_norm, x)
-        and not any(are_watched(part) for part in parts)
+        and not must_be_called(*parts)
     )
 
 
@@ -67,9 +68,23 @@ def can_fuse_norm(norm: nn.Module, x: Tensor) -> bool:
     return weights is not None and weights.weight.dtype == x.dtype
 
 
-def are_watched(*modules: nn.Module) -> bool:
-    """Return whether any of the modules, or of the modules in them, has a forward hook."""
-    return any(part._forward_hooks or part._forward_pre_hooks for module in modules for part in module.modules())
+def must_be_called(*modules: nn.Module) -> bool:
+    """Return whether modules must compute their results themselves.
+
+    That is so if any of them, or of the modules in them, has a forward hook or a replaced forward pass, or drops
+    numbers, or if all modules of the process have a hook.
+    """
+    everywhere = nn.modules.module
+    if everywhere._global_forward_hooks or everywhere._global_forward_pre_hooks:
+        return True
+    parts = (part for module in modules for part in module.modules())
+    return any(
+        part._forward_hooks
+        or part._forward_pre_hooks
+        or "forward" in vars(part)
+        or (part.training and isinstance(part, Dropout | Attend))
+        for part in parts
+    )
 
 
 def fused_layer(
@@ -117,9 +132,10 @@ def first_linear(ffn: FeedForward) -> nn.Module | None:
 
 def norm_weights(norm: nn.Module) -> NormWeights | None:
     """Return the weights of a norm; None if the kernels do not have it."""
-    if not isinstance(norm, nn.LayerNorm | nn.RMSNorm) or len(norm.normalized_shape) != 1:
+    if type(norm) not in (nn.LayerNorm, nn.RMSNorm):
         return None
-    if norm.weight is None or norm.eps is None:
+    assert isinstance(norm, nn.LayerNorm | nn.RMSNorm)
+    if len(norm.normalized_shape) != 1 or norm.weight is None or norm.eps is None:
         return None
     return NormWeights(norm.weight, getattr(norm, "bias", None), norm.eps, isinstance(norm, nn.LayerNorm))
 

@@ -18,11 +18,11 @@ from glassformer.kernels.kernel_set import KernelSet
 from glassformer.nn.cache import KVCache, LayerCache
 from glassformer.nn.feedforward import FeedForward
 from glassformer.nn.fused_layer import (
-    are_watched,
     can_fuse_attention,
     can_fuse_ffn,
     can_fuse_norm,
     first_linear,
+    must_be_called,
     norm_weights,
     write_and_attend,
 )
@@ -58,13 +58,13 @@ def can_fuse_stack(
 
     It does so up to a number of tokens, on a device with the kernels. For the fewest, `fused_layer.py` computes
     decoder layers with pre-norm and without cross-attention. The layers must be packed and in eval mode, and have no
-    forward hooks.
+    hooks.
     """
     if not kernels.can_fuse_linear(x) or not (norm is None or can_fuse_norm(norm, x)):
         return False
     if cache is not None and kernels.fuses_norms(x) and not any(_needs_stack(layer) for layer in layers):
         return False
-    return all(_can_fuse(layer, x, cache) for layer in layers) and not are_watched(layers, *([norm] if norm else []))
+    return all(_can_fuse(layer, x, cache) for layer in layers) and not must_be_called(layers, *([norm] if norm else []))
 
 
 def fused_stack(
@@ -92,6 +92,8 @@ def fused_stack(
                 x, y = kernels.add_and_normalize(x, branch.parts, branch.bias, weights)
                 branch = compute(y, state)
             else:
+                if branch.parts is not None:  # of a layer with pre-norm
+                    x, _ = kernels.add_and_normalize(x, branch.parts, branch.bias, None)
                 branch = compute(x, state)
                 _, x = kernels.add_and_normalize(x, branch.parts, branch.bias, weights)
                 branch = Branch(None, None)
@@ -106,7 +108,7 @@ def _needs_stack(layer: nn.Module) -> bool:
 
 
 def _can_fuse(layer: nn.Module, x: Tensor, cache: KVCache | None) -> bool:
-    if not isinstance(layer, Layer) or layer.parallel != "none":
+    if type(layer) is not Layer or layer.parallel != "none":
         return False
     for sublayer in (layer.self_attn_sublayer, layer.cross_attn_sublayer, layer.ffn_sublayer):
         if sublayer is None:

@@ -24,7 +24,7 @@ from glassformer.nn.disentangled_positions import RelativeVectors
 from glassformer.nn.dropout import Dropout
 from glassformer.nn.expert_feedforward import ExpertFeedForward
 from glassformer.nn.feedforward import FeedForward
-from glassformer.nn.fused_layer import LayerParts, can_fuse, fused_layer
+from glassformer.nn.fused_layer import LayerParts, can_fuse, fused_layer, must_be_called
 from glassformer.nn.masks import Mask
 from glassformer.nn.multi_head_attention import MultiHeadAttention
 from glassformer.nn.norms import normalize
@@ -151,9 +151,10 @@ class Layer(nn.Module):
         self._check_memory(memory)
         self_cache, cross_cache = (None, None) if cache is None else (cache.self_attn, cache.cross_attn)
         kernels = None if cache is None else cache.kernels
-        parts = self._fusible_parts()
-        if cache is not None and relative is None and parts is not None and can_fuse(parts, x, cache):
-            return fused_layer(parts, x, mask=mask, bias=bias, rotation=rotation, cache=cache)
+        if cache is not None and relative is None and cache.kernels.can_fuse_linear(x):
+            parts = self._fusible_parts()
+            if parts is not None and can_fuse(parts, x, cache):
+                return fused_layer(parts, x, mask=mask, bias=bias, rotation=rotation, cache=cache)
 
         def self_attn(y: Tensor) -> Tensor:
             more = {} if relative is None else {"relative": relative}
@@ -184,13 +185,14 @@ class Layer(nn.Module):
     def _fusible_parts(self) -> LayerParts | None:
         """Return the parts that `fused_layer` computes.
 
-        None for a parallel layer, post-norm, cross-attention or experts.
+        None for a parallel layer, post-norm, a multiplier, dropout, hooks, cross-attention or experts.
         """
         if isinstance(self.ffn, ExpertFeedForward):
             return None
         sublayers = self.self_attn_sublayer, self.ffn_sublayer
         is_pre = all(sublayer.takes_kernels and sublayer.placement == "pre" for sublayer in sublayers)
-        if not is_pre or self.cross_attn is not None or self.parallel != "none":
+        is_changed = any(sublayer.multiplier != 1.0 or must_be_called(sublayer) for sublayer in sublayers)
+        if not is_pre or is_changed or self.cross_attn is not None or self.parallel != "none":
             return None
         return LayerParts(self.self_attn_sublayer.norm, self.self_attn, self.ffn_sublayer.norm, self.ffn)
 

@@ -59,8 +59,9 @@ class OffsetRMSNorm(nn.Module):
 def normalize(norm: nn.Module, x: Tensor, kernels: KernelSet | None = None) -> Tensor:
     """Return norm(x), by the kernels where they have this norm. A norm with forward hooks is always called itself."""
     is_watched = norm._forward_hooks or norm._forward_pre_hooks
-    if kernels is None or is_watched or not isinstance(norm, nn.RMSNorm | nn.LayerNorm):
+    if kernels is None or is_watched or type(norm) not in (nn.RMSNorm, nn.LayerNorm):
         return norm(x)
+    assert isinstance(norm, nn.RMSNorm | nn.LayerNorm)
     weight, bias, eps = norm.weight, getattr(norm, "bias", None), norm.eps
     given = [tensor for tensor in (x, weight, bias) if tensor is not None]
     if eps is None or norm.normalized_shape != x.shape[-1:] or not kernels.has_row_kernels(*given):
