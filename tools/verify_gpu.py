@@ -123,7 +123,9 @@ def writers() -> dict[str, ModelConfig]:
         "llama": replace(
             plain, positions="rotary", n_kv_heads=2, norm_placement="pre", norm="rms", gated=True, activation="silu"
         ),
+        "granite": replace(plain, positions="rotary", norm_placement="pre", norm="rms", residual_multiplier=0.5),
         "encoder-decoder": replace(plain, n_encoder_layers=1),
+        "t5": replace(plain, n_encoder_layers=2, positions="relative", norm_placement="pre", norm="rms"),
     }
 
 
