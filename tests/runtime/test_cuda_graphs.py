@@ -6,6 +6,7 @@ from contextlib import contextmanager, suppress
 import pytest
 import torch
 
+from glassformer.runtime import cuda_graphs
 from glassformer.runtime.cuda_graphs import CaptureError, capture_graph
 
 CPU = torch.device("cpu")
@@ -83,6 +84,11 @@ def test_no_garbage_is_collected_during_a_capture(cuda, fails):
     with suppress(CaptureError):
         capture_graph(compute, pool="pool", device=CPU)
     assert seen == [False]
+    assert gc.isenabled()
+    with cuda_graphs._COLLECTOR_PAUSE:  # another thread, which captures for longer
+        with suppress(CaptureError):
+            capture_graph(compute, pool="pool", device=CPU)
+        assert not gc.isenabled()
     assert gc.isenabled()
     gc.disable()
     try:

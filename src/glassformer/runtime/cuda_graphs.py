@@ -1,6 +1,7 @@
 """CUDA graphs: capture a computation once, then launch all of its kernels with one call."""
 
 import gc
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, Protocol, TypeVar
@@ -83,7 +84,7 @@ def capture_graph(
     stream, state = torch.cuda.current_stream(device), torch.cuda.get_rng_state(device)
     try:
         graph = torch.cuda.CUDAGraph()
-        with _without_collector(), torch.cuda.graph(graph, pool=pool, **options):
+        with _COLLECTOR_PAUSE, torch.cuda.graph(graph, pool=pool, **options):
             result = compute()
     except BaseException as error:
         _clean_up(stream, state, pool, device)
@@ -95,19 +96,31 @@ def capture_graph(
     return graph, result
 
 
-@contextmanager
-def _without_collector() -> Iterator[None]:
-    """Return a context manager in which Python's garbage collector does not run.
+class _CollectorPause:
+    """Context manager in which Python's garbage collector does not run, for any number of threads.
 
     It could delete a graph that nothing uses any more, which CUDA forbids during a capture: the capture would fail.
     """
-    is_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if is_enabled:
-            gc.enable()
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._n_inside, self._was_enabled = 0, False
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._n_inside:
+                self._was_enabled = gc.isenabled()
+                gc.disable()
+            self._n_inside += 1
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._n_inside -= 1
+            if not self._n_inside and self._was_enabled:
+                gc.enable()
+
+
+_COLLECTOR_PAUSE = _CollectorPause()
 
 
 def _clean_up(stream: Any, state: torch.Tensor, pool: Any, device: torch.device) -> None:
