@@ -44,7 +44,7 @@ from glassformer.kernels.triton_tiles import add_and_normalize_rows, multiply_in
 
 HEAD_SIZES = (16, 32, 64, 128)
 MANY_ROWS = 1 << 14
-"""The most rows of a decoding step that `fused_linear` computes."""
+"""The most rows, of all texts together, for which layers are fused: those of a step, an encoder or a prompt."""
 
 if HAS_TRITON:
     import triton

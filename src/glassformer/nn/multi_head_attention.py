@@ -188,7 +188,7 @@ class MultiHeadAttention(nn.Module):
         return (q, k, v) if cache is None else (q, *cache.update(k, v))
 
     def store_memory(self, memory: Tensor, slot: MemorySlot) -> None:
-        """Store the keys and values of the encoder's output (B, S, C) in the cache, as the first step does."""
+        """Store the keys and values of the encoder's output (B, S, C) in the cache, as `forward` does first."""
         slot.update(*self._project_keys(memory, memory, None, slot.cache.kernels))
 
     def _project_keys(

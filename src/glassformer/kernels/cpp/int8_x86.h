@@ -1,8 +1,8 @@
 // int8 products on x86 cores: by AMX tiles, AVX-512 VNNI, AVX-512 or AVX2, whichever the library is compiled for.
 //
-// int8_vnni.h, int8_avx512.h and int8_avx2.h define registers and single instructions; the loops here are the same for both. x is stored
-// in blocks of the rows that are multiplied together, 16 bytes of each row after another. So the inner loop reads x and the
-// weights from first to last, by one pointer each and constants.
+// int8_vnni.h, int8_avx512.h and int8_avx2.h define registers and single instructions; the loops here are the same for all.
+// x is stored in blocks of the rows that are multiplied together, 16 bytes of each row after another. So the inner loop
+// reads x and the weights from first to last, by one pointer each and constants.
 
 #if defined(__AVX512VNNI__)
 #include "int8_vnni.h"
