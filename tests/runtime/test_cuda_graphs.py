@@ -27,10 +27,11 @@ def cuda(monkeypatch):
     """Replace what `capture_graph` uses of torch.cuda. Ending a capture raises `breaks` if it is set."""
 
     class Cuda:
-        generator, stream, breaks, open_pools = FakeGenerator(), "default", None, []
+        generator, stream, breaks, open_pools, options = FakeGenerator(), "default", None, [], {}
 
     @contextmanager
     def graph(made, pool, **options):
+        Cuda.options = options
         Cuda.generator.is_recorded, Cuda.stream = True, "side"
         Cuda.open_pools.append(pool)
         try:
@@ -69,6 +70,12 @@ def test_a_capture_returns_its_result_and_restores_the_random_state(cuda):
     assert result.shape == (2,)
     assert torch.equal(torch.get_rng_state(), before)
     assert is_clean(cuda)
+
+
+def test_other_threads_may_use_the_gpu_during_a_capture(cuda):
+    """The thread that prepares batches allocates page-locked memory, which the usual mode forbids in all threads."""
+    capture_graph(lambda: None, pool="pool", device=CPU)
+    assert cuda.options == {"capture_error_mode": "thread_local"}
 
 
 @pytest.mark.parametrize("fails", [False, True])

@@ -52,9 +52,7 @@ class CudaGraph:
                     self._compute()
         torch.cuda.current_stream().wait_stream(stream)
         with self._discarding_steps():
-            self._graph, self._result = capture_graph(
-                self._compute, pool=self._pool, device=self._buffers[0].device, capture_error_mode="thread_local"
-            )
+            self._graph, self._result = capture_graph(self._compute, pool=self._pool, device=self._buffers[0].device)
 
     @contextmanager
     def _discarding_steps(self) -> Iterator[None]:
@@ -72,19 +70,18 @@ class CaptureError(RuntimeError):
     """A computation could not be captured as a CUDA graph. None of its kernels has run."""
 
 
-def capture_graph(
-    compute: Callable[[], Result], *, pool: Any, device: torch.device, **options: Any
-) -> tuple[Any, Result]:
+def capture_graph(compute: Callable[[], Result], *, pool: Any, device: torch.device) -> tuple[Any, Result]:
     """Capture `compute` as a CUDA graph with memory from `pool`; return the graph and the result of `compute`.
 
-    The random state of the device is restored. Raises CaptureError if CUDA or a library that `compute` calls refuses to
+    Meanwhile other threads may use the GPU, such as the one that prepares the next batch in page-locked memory. The
+    random state of the device is restored. Raises CaptureError if CUDA or a library that `compute` calls refuses to
     be captured. After such an error, graphs captured earlier no longer follow the device's random generator: discard
     those that draw random numbers.
     """
     stream, state = torch.cuda.current_stream(device), torch.cuda.get_rng_state(device)
     try:
         graph = torch.cuda.CUDAGraph()
-        with _COLLECTOR_PAUSE, torch.cuda.graph(graph, pool=pool, **options):
+        with _COLLECTOR_PAUSE, torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             result = compute()
     except BaseException as error:
         _clean_up(stream, state, pool, device)
