@@ -151,6 +151,12 @@ def test_impossible_requests_are_refused_by_name():
     ("name", "tokens", "options", "message"),
     [
         ("tiny-gpt2", [5, 10**6], {}, "input 1 holds the id 1000000: expected ids from 0 to 39"),
+        (
+            "tiny-gpt2",
+            [5, 10**30],
+            {},
+            "input 1 holds the id 1000000000000000000000000000000: expected ids from 0 to 39",
+        ),
         ("tiny-gpt2", [5, -1], {}, "input 1 holds the id -1: expected ids from 0 to 39"),
         ("tiny-gpt2", torch.tensor([5, 40]), {}, "input 1 holds the id 40: expected ids from 0 to 39"),
         ("tiny-gpt2", [5], {"config": GenerationConfig(prefix=(40,))}, "prefix names token 40: expected 0 to 39"),
@@ -172,6 +178,12 @@ def test_wrong_ids_are_refused_before_they_reach_the_device(name, tokens, option
         generate(model, [[5], tokens], end=END, **options)
     with pytest.raises(ValueError, match=message.replace("input 1", "input 0")):
         list(stream(model, tokens, end=END, **options))
+
+
+def test_ids_that_are_no_integers_are_refused():
+    model = build_model(preset("tiny-gpt2"))
+    with pytest.raises(TypeError, match=r"input 1 holds 5\.5: expected token ids, which are integers"):
+        generate(model, [[5], [6, 5.5]], end=END)
 
 
 def test_a_stream_changes_no_mode_between_two_tokens():

@@ -1,5 +1,6 @@
 """The decoding loop: seeds, ends, failures, and the choice of the next token."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -7,7 +8,8 @@ from hypothesis import strategies as st
 
 from decoding.search_cases import END
 from glassformer.decoding import GenerationConfig, generate
-from glassformer.decoding.step_loop import SequenceState, TokenChooser, add_tokens, close_gaps
+from glassformer.decoding.step_loop import SequenceState, TokenChooser, add_steps, add_tokens, close_gaps
+from glassformer.decoding.text_stream import TextStream
 from glassformer.models import build_model, preset
 from oracle import random_model
 
@@ -113,3 +115,39 @@ def test_rows_from_the_end_take_the_places_of_those_that_ended():
     assert close_gaps([True, False, True, False, True, True]) == [0, 4, 2, 5]
     assert close_gaps([True, True, False]) == [0, 1]
     assert close_gaps([False, False]) == []
+
+
+class Letters:
+    """A tokenizer whose tokens are letters."""
+
+    def decode(self, ids):
+        return "".join(chr(ord("a") + index) for index in ids)
+
+
+@given(
+    tokens=st.lists(st.lists(st.integers(1, 5), min_size=3, max_size=3), min_size=1, max_size=6),
+    changes=st.sampled_from(
+        [{}, {"eos_token_id": (4, 5)}, {"forced_eos_token_id": 3}, {"stop_strings": ("cd",)}, {"max_new_tokens": 3}]
+    ),
+    n_bad=st.integers(0, 1),
+)
+def test_the_tokens_of_several_steps_are_added_as_those_of_each_step(tokens, changes, n_bad):
+    def start():
+        request = GenerationConfig(**({"max_new_tokens": 5} | changes))
+        streams = [TextStream(Letters(), request.stop_strings) for _ in range(3)]
+        return [SequenceState(request, [0], request.max_new_tokens, stream=stream) for stream in streams]
+
+    scores = [[1.0, 1.0, float("-inf") if n_bad and step == len(tokens) - 1 else 1.0] for step in range(len(tokens))]
+    at_once, one_by_one = start(), start()
+    failure = None
+    try:
+        add_steps(at_once, np.array([scores, tokens], dtype=np.float32).swapaxes(0, 1), END)
+    except ValueError as error:
+        failure = str(error)
+    for highest, numbers in zip(scores, tokens, strict=True):
+        running = [index for index, row in enumerate(one_by_one) if row.reason is None]
+        rows = [one_by_one[index] for index in running]
+        add_tokens(rows, [highest[index] for index in running], [numbers[index] for index in running], END)
+    for row, right in zip(at_once, one_by_one, strict=True):
+        assert (row.written, row.reason, row.text) == (right.written, right.reason, right.text)
+    assert (failure is not None) == any(row.error is not None for row in one_by_one)

@@ -112,16 +112,14 @@ def stream(
     with ExitStack() as stack:
         with inference(model):
             opened = stack.enter_context(open_batch(model, [list(tokens)], config, begin, 1))
-            rows = sequences_of(model, [list(tokens)], config, begin, opened.max_new)
+            (row,) = sequences_of(model, [list(tokens)], config, begin, opened.max_new)
             scores = opened.runner.prefill(opened.given, opened.mask)
-            steps = run_sequences(opened.runner, rows, scores, end=end)
-        while True:
+            steps, n_yielded = run_sequences(opened.runner, [row], scores, end=end), 0
+        while row.reason is None:
             with inference(model):  # around each step only, because the caller's own code runs in between
-                choices = next(steps, None)
-            if choices is None:
-                return
-            if choices[0].sequence.reason != "end":
-                yield choices[0].token
+                next(steps)
+            yield from row.written[n_yielded:]
+            n_yielded = len(row.written)
 
 
 def _by_sampling(

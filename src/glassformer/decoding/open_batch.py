@@ -1,9 +1,9 @@
 """The inputs and results of generation: check and pad inputs, open a runner for them, and make texts of sequences."""
 
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -147,8 +147,16 @@ def pad_tokens(
     longest, lengths = max(map(len, batch)), np.array([len(tokens) for tokens in batch])
     is_real = np.arange(longest, 0, -1) <= lengths[:, None] if on_the_left else np.arange(longest) < lengths[:, None]
     padded = np.full((len(batch), longest), PAD)
-    padded[is_real] = np.fromiter(chain.from_iterable(batch), np.int64, lengths.sum())
+    padded[is_real] = join_ids(batch)
     return upload(padded, device), None if is_real.all() else upload(is_real, device, torch.bool)
+
+
+def join_ids(batch: Sequence[Sequence[int]]) -> np.ndarray:
+    """Return the ids of a batch as one array. Raises TypeError or OverflowError for what is no integer of 64 bits."""
+    joined = array("q")
+    for tokens in batch:
+        joined.fromlist(tokens if isinstance(tokens, list) else list(tokens))
+    return np.array(joined)
 
 
 def limit_by_source(config: GenerationConfig, n_source: int) -> int:
@@ -171,12 +179,13 @@ def check_inputs(
     """
     vocab_size, limit = model.config.vocab_size, model.config.max_len
     read_from = model.config.source_vocab if isinstance(model, EncoderDecoderModel) else vocab_size
-    for index, tokens in enumerate(inputs):
-        if not len(tokens):
-            raise ValueError(f"input {index} is empty: expected at least one token")
-        if limit is not None and len(tokens) > limit:
-            raise ValueError(f"input {index} has {len(tokens)} tokens: expected at most max_len={limit}")
-        check_id_list(f"input {index}", tokens, read_from)
+    lengths = list(map(len, inputs))
+    if 0 in lengths:
+        raise ValueError(f"input {lengths.index(0)} is empty: expected at least one token")
+    if limit is not None and lengths and max(lengths) > limit:
+        index = next(index for index, length in enumerate(lengths) if length > limit)
+        raise ValueError(f"input {index} has {lengths[index]} tokens: expected at most max_len={limit}")
+    _check_ids(inputs, read_from)
     if config is not None:
         check_token_ids(config, vocab_size)
     if (begin is None) == isinstance(model, EncoderDecoderModel):
@@ -186,3 +195,18 @@ def check_inputs(
         raise ValueError(f"begin={begin}: expected {expected}")
     if begin is not None and not 0 <= begin < vocab_size:
         raise ValueError(f"begin={begin}: expected a token from 0 to {vocab_size - 1}")
+
+
+def _check_ids(inputs: Sequence[Sequence[int]], vocab_size: int) -> None:
+    """Raise ValueError or TypeError unless all ids are integers from 0 to vocab_size - 1."""
+    try:
+        ids = join_ids(inputs)
+        if not len(ids) or (ids.min() >= 0 and ids.max() < vocab_size):
+            return
+    except (TypeError, OverflowError):
+        pass
+    for index, tokens in enumerate(inputs):  # find the input that is wrong
+        wrong = next((token for token in tokens if not hasattr(token, "__index__")), None)
+        if wrong is not None:
+            raise TypeError(f"input {index} holds {wrong!r}: expected token ids, which are integers")
+        check_id_list(f"input {index}", tokens, vocab_size)

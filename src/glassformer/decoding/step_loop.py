@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
@@ -71,6 +71,9 @@ class SequenceState:
 
     def __post_init__(self) -> None:
         self._text, self._n_decoded, self._is_whole = "", 0, False
+        self._ends = frozenset(self.request.eos_token_id)
+        is_free = self.constraint is None and self.request.forced_eos_token_id is None
+        self._ends_by_tokens = is_free and (self.stream is None or not self.stream.stop_strings)
 
     @property
     def text(self) -> str:
@@ -101,7 +104,7 @@ class SequenceState:
 
     def add(self, token: int, end: int) -> None:
         """Append a token and set `reason` if the sequence ends. END is not appended."""
-        if token == end or token in self.request.eos_token_id:
+        if token == end or token in self._ends:
             self.reason = "end"
         else:
             self.written.append(token)
@@ -114,6 +117,18 @@ class SequenceState:
             elif len(self.written) >= self.max_new:
                 self.reason = "length"
 
+    def extend(self, tokens: Sequence[int], end: int) -> None:
+        """Append the tokens of several steps up to the one that ends the sequence, and set `reason` if it ends."""
+        if self._ends_by_tokens and end not in tokens and self._ends.isdisjoint(tokens):
+            self.written.extend(tokens[: self.max_new - len(self.written)])
+            if len(self.written) >= self.max_new:
+                self.reason = "length"
+            return
+        for token in tokens:
+            self.add(self.last_token(token), end)
+            if self.reason is not None:
+                return
+
     def _finds_stop(self) -> bool:
         """Decode the new token and return whether it completes a stop string."""
         assert self.stream is not None
@@ -123,13 +138,6 @@ class SequenceState:
     def fail(self, error: Exception) -> None:
         """End the sequence with an error."""
         self.reason, self.error = "error", error
-
-
-class Choice(NamedTuple):
-    """The token that one sequence took in a step."""
-
-    sequence: SequenceState
-    token: int
 
 
 class TokenChooser:
@@ -272,12 +280,27 @@ def add_tokens(
     return chosen
 
 
-def run_sequences(
-    runner: StepRunner, rows: Sequence[SequenceState], scores: Tensor, *, end: int
-) -> Iterator[list[Choice]]:
-    """Decode all sequences to their ends and yield the tokens of each step. A sequence that fails raises its error.
+def add_steps(rows: Sequence[SequenceState], results: np.ndarray, end: int) -> None:
+    """Append the tokens of several steps to their sequences, each up to its end. If one fails, its error is raised.
 
-    `scores` (N, V) are the logits after the prompts, which the runner has read (`StepRunner.prefill`).
+    `results` (steps, 2, N) are the highest score and the token id of each sequence, as `add_tokens` takes them.
+    """
+    if np.isfinite(results[:, 0]).all():
+        for row, tokens in zip(rows, results[:, 1].T.astype(np.int64).tolist(), strict=True):
+            row.extend(tokens, end)
+        return
+    for highest, numbers in results.tolist():
+        places = [place for place, row in enumerate(rows) if row.reason is None]
+        running = [rows[place] for place in places]
+        add_tokens(running, [highest[place] for place in places], [numbers[place] for place in places], end)
+        raise_errors(running)
+
+
+def run_sequences(runner: StepRunner, rows: Sequence[SequenceState], scores: Tensor, *, end: int) -> Iterator[None]:
+    """Decode all sequences to their ends. A sequence that fails raises its error.
+
+    It yields each time that tokens have been added to the sequences: after every step, or after a few. `scores` (N, V)
+    are the logits after the prompts, which the runner has read (`StepRunner.prefill`).
     """
     live, chooser = list(rows), None
     ahead: Tensor | None = scores
@@ -296,8 +319,9 @@ def run_sequences(
         ahead, goes_on = None, any(len(row.written) + 1 < row.max_new for row in live)
         if runner.can_run_ahead and goes_on and not chooser.needs_tokens:
             ahead = runner.step(chooser.tokens[:, None])
-        chosen = chooser.finish()
-        yield _choices(live, chosen)
+        chooser.finish()
+        raise_errors(live)
+        yield
         tokens = chooser.tokens[:, None]
         staying = close_gaps([row.reason is None for row in live])
         if len(staying) < len(live):
@@ -315,17 +339,16 @@ def close_gaps(stays: Sequence[bool]) -> list[int]:
     return [index if stays[index] else next(last) for index in range(count)]
 
 
-def _choices(rows: Sequence[SequenceState], tokens: Sequence[int]) -> list[Choice]:
-    """Return the token of each sequence as a `Choice`; raise the error of a sequence that failed."""
+def raise_errors(rows: Sequence[SequenceState]) -> None:
+    """Raise the error of the first sequence that failed, if any did."""
     for row in rows:
         if row.error is not None:
             raise row.error
-    return list(map(Choice, rows, tokens))
 
 
 def _run_greedy(
     runner: GreedyRunner, rows: Sequence[SequenceState], rules: Rules, first: AsyncReadback, end: int
-) -> Iterator[list[Choice]]:
+) -> Iterator[None]:
     """Run the loop of `run_sequences` with recorded greedy steps, each of which reads the previous tokens itself.
 
     `first` holds the first token of each sequence. A few steps are launched at once, and the next few before the
@@ -343,12 +366,8 @@ def _run_greedy(
             steps = min(runner.max_steps, until - launched)
             pending.append(AsyncReadback(runner.run(steps)))
             launched += steps
-        for highest, numbers in pending.popleft().read():
-            if len(live) < len(numbers):
-                highest, numbers = [highest[place] for place in places], [numbers[place] for place in places]
-            yield _choices(live, add_tokens(live, highest, numbers, end))
-            if any(row.reason is not None for row in live):
-                places = [place for place, row in zip(places, live, strict=True) if row.reason is None]
-                live = [row for row in live if row.reason is None]
-            if not live:
-                return
+        add_steps(live, pending.popleft().read_array()[:, :, places], end)
+        yield
+        if any(row.reason is not None for row in live):
+            places = [place for place, row in zip(places, live, strict=True) if row.reason is None]
+            live = [row for row in live if row.reason is None]

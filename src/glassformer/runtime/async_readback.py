@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,9 +23,14 @@ class AsyncReadback:
 
     def read(self) -> list[list[list[float]]]:
         """Wait for the copy and return the numbers as nested lists."""
+        found: list[list[list[float]]] = self.read_array().tolist()
+        return found
+
+    def read_array(self) -> np.ndarray:
+        """Wait for the copy and return the numbers."""
         if self._arrived is not None:
             self._arrived.synchronize()
-        found: list[list[list[float]]] = self._numbers.tolist()
+        found: np.ndarray = self._numbers.numpy()
         return found
 
 

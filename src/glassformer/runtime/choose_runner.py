@@ -47,7 +47,7 @@ CompileChoice = Literal["auto", "on", "off"]
 _RECORDINGS: "weakref.WeakKeyDictionary[TextModel, Recordings]" = weakref.WeakKeyDictionary()
 _REPLAYED: "weakref.WeakKeyDictionary[TextModel, Recordings]" = weakref.WeakKeyDictionary()
 _REPLAYED_LOCK = threading.Lock()
-_TWINS: "weakref.WeakKeyDictionary[TextModel, tuple[list[int], TextModel | None]]" = weakref.WeakKeyDictionary()
+_TWINS: "weakref.WeakKeyDictionary[TextModel, tuple[tuple[int, ...], TextModel | None]]" = weakref.WeakKeyDictionary()
 """The packed twins of models, or None, with the addresses of the models' parameters."""
 _POOLS: "weakref.WeakKeyDictionary[TextModel, PoolRunner]" = weakref.WeakKeyDictionary()
 """Runners that `keep_pool` has kept, at most one for each model."""
@@ -84,6 +84,8 @@ class Execution(NamedTuple):
     """Whether the recording also encodes the sources."""
     model: TextModel | None = None
     """The packed twin that computes in place of the model; None if the model itself computes."""
+    addresses: tuple[int, ...] | None = None
+    """What `addresses_of` returned for the model, if it was asked for them."""
 
 
 def choose_execution(model: TextModel, work: ExpectedWork) -> Execution:
@@ -99,33 +101,38 @@ def choose_execution(model: TextModel, work: ExpectedWork) -> Execution:
             if model not in _REPLAYED:
                 _REPLAYED[model] = Recordings(model, kind=ReplayedRecording, cache_dtype=_cache_dtype(model))
             return Execution(kernels, _REPLAYED[model])
-    twin = _twin_of(model)
+    addresses = addresses_of(model)
+    twin = _twin_of(model, addresses)
     recordings = _RECORDINGS.get(model)
     if recordings is None or not recordings.is_for(twin or model):
         asked = recordings or Recordings(model)
         recordings = _RECORDINGS[model] = asked.of_another(twin or model)
     one_memory_each = work.source is not None and (work.copies == 1 or work.shares_memory)
     reads_source = one_memory_each and work.source is not None and recordings.should_read(work.source)
-    return Execution(kernels, recordings, reads_source, twin)
+    return Execution(kernels, recordings, reads_source, twin, addresses)
 
 
 def _can_replay(model: TextModel, work: ExpectedWork, kernels: KernelSet) -> bool:
     """Return whether a CPU can replay the steps from C++, and the batch is small enough."""
     parameter, config = next(model.parameters()), model.config
+    if parameter.is_cuda:
+        return False
     keys = parameter.new_empty(1, 1, 1, config.head_size)
     rounded = ReplayedRecording.round_up(Shape(work.rows, work.capacity), config.max_len)
     numbers = 2 * config.n_decoder_layers * config.kv_heads * config.head_size  # keys and values of a token
     cache_bytes = rounded.rows * rounded.capacity * numbers * parameter.element_size()
-    is_small = not parameter.is_cuda and work.rows <= MAX_REPLAYED_ROWS and cache_bytes <= MAX_REPLAYED_BYTES
+    is_small = work.rows <= MAX_REPLAYED_ROWS and cache_bytes <= MAX_REPLAYED_BYTES
     return is_small and not reads_unfilled(model, keys, kernels)
 
 
-def _twin_of(model: TextModel) -> TextModel | None:
-    """Return the packed twin of a model whose weights are laid out for one (`share_fused_storage`), else None."""
-    _, *addresses = addresses_of(model)
-    known = _TWINS.get(model)
-    if known is None or known[0] != addresses:
-        known = _TWINS[model] = addresses, packed_twin(model) if has_fused_storage(model) else None
+def _twin_of(model: TextModel, addresses: tuple[int, ...]) -> TextModel | None:
+    """Return the packed twin of a model whose weights are laid out for one (`share_fused_storage`), else None.
+
+    `addresses` are those of `addresses_of`.
+    """
+    known, weights = _TWINS.get(model), addresses[1:]
+    if known is None or known[0] != weights:
+        known = _TWINS[model] = weights, packed_twin(model) if has_fused_storage(model) else None
     return known[1]
 
 
@@ -188,7 +195,8 @@ def open_runner(model: TextModel, work: ExpectedWork) -> Iterator[StepRunner]:
         return
     read = work.source if execution.records_source else memory
     sizes = (0, 0) if read is None else read.shape[:2]
-    with execution.recordings.borrow(Shape(work.rows, work.capacity, *sizes), execution.kernels) as recording:
+    shape = Shape(work.rows, work.capacity, *sizes)
+    with execution.recordings.borrow(shape, execution.kernels, execution.addresses) as recording:
         source = work.source if execution.records_source else None
         runner = ReplayedStepRunner if isinstance(recording, ReplayedRecording) else RecordedStepRunner
         yield runner(model, recording, work.rows, memory, mask, source=source)
@@ -209,7 +217,7 @@ def open_pool(model: TextModel, *, max_rows: int, max_tokens: int) -> PoolRunner
 def update_pool(model: TextModel, runner: PoolRunner) -> None:
     """Decide how the steps of a pool are computed, after parameters or hooks of its model may have changed."""
     runner.is_recorded = should_record_pool(model)
-    runner.compute_with(_twin_of(model) or model)
+    runner.compute_with(_twin_of(model, addresses_of(model)) or model)
 
 
 def should_record_pool(model: TextModel) -> bool:

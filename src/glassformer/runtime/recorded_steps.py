@@ -59,12 +59,20 @@ class Recording:
     MAX_BYTES = 2 << 30
     """The most memory of all recordings that a model keeps for later batches."""
 
-    def __init__(self, model: TextModel, shape: Shape, steps: Steps, kernels: KernelSet = PLAIN):
+    def __init__(
+        self,
+        model: TextModel,
+        shape: Shape,
+        steps: Steps,
+        kernels: KernelSet = PLAIN,
+        addresses: tuple[int, ...] | None = None,
+    ):
         parameter = next(model.parameters())
         self.shape = shape
         self.kernels = kernels
         self._steps = steps
-        self.addresses = addresses_of(model)
+        self.addresses = addresses_of(model) if addresses is None else addresses
+        """If they change, the recording is dropped."""
         self.cache = FixedCache(
             n_layers=model.config.n_decoder_layers,
             batch_size=shape.rows,
@@ -234,18 +242,24 @@ class Recordings:
         return sources.is_cuda or (self._steps.are_compiled and roomy.memories * roomy.memory_length <= FEW_TOKENS)
 
     @contextmanager
-    def borrow(self, shape: Shape, kernels: KernelSet = PLAIN) -> Iterator[Recording]:
-        """Return a context manager that lends a recording of at least this shape, for the block only."""
-        recording = self._take(shape, kernels)
+    def borrow(
+        self, shape: Shape, kernels: KernelSet = PLAIN, addresses: tuple[int, ...] | None = None
+    ) -> Iterator[Recording]:
+        """Return a context manager that lends a recording of at least this shape, for the block only.
+
+        `addresses` are those of `addresses_of`, for the model or for one whose packed twin it is.
+        """
+        recording = self._take(shape, kernels, addresses)
         try:
             yield recording
         finally:
             self._give_back(recording)
 
-    def _take(self, shape: Shape, kernels: KernelSet) -> Recording:
+    def _take(self, shape: Shape, kernels: KernelSet, addresses: tuple[int, ...] | None) -> Recording:
         model = self._model()
         assert model is not None
-        roomy, addresses = self._kind.round_up(shape, model.config.max_len), addresses_of(model)
+        roomy = self._kind.round_up(shape, model.config.max_len)
+        addresses = addresses_of(model) if addresses is None else addresses
         with self._lock:
             # Replaced parameters have other addresses, so recordings of the old ones are dropped.
             self._free = [recording for recording in self._free if recording.addresses == addresses]
@@ -253,7 +267,7 @@ class Recordings:
                 if recording.shape == roomy and recording.kernels is kernels:
                     self._free.remove(recording)
                     return recording
-        return self._kind(model, roomy, self._steps, kernels)
+        return self._kind(model, roomy, self._steps, kernels, addresses)
 
     def _give_back(self, recording: Recording) -> None:
         with self._lock:
