@@ -26,7 +26,8 @@ from glassformer.decoding.beam import BeamSearch
 from glassformer.decoding.generate import GeneratedText
 from glassformer.kernels.cpp_library import KernelBuildError
 from glassformer.kernels.kernel_registry import cpp_kernels
-from glassformer.kernels.kernel_set import KernelSet, stable_topk
+from glassformer.kernels.kernel_set import KernelSet
+from glassformer.kernels.stable_topk import stable_topk
 from glassformer.models import preset
 from glassformer.nn import capture_attention
 from oracle import random_model

@@ -11,7 +11,7 @@ import torch
 COMPARE = """
 import torch
 import torch.nn.functional as F
-from glassformer.kernels.kernel_set import find_key_end
+from glassformer.kernels.kernel_set import KernelSet, find_key_end
 from glassformer.kernels.triton_kernels import TritonKernels
 from glassformer.nn.masks import AdditiveMask, Mask
 
@@ -45,6 +45,17 @@ with torch.inference_mode():
             close(kernels.rotate(x, cos, sin), right)
             if device == "cuda":
                 close(kernels.rotate(x.bfloat16(), cos, sin), right.bfloat16(), 0.02)
+    for width, length in ((16, 1), (33, 4)):
+        table, of_places = torch.randn(2, 50, width, device=device)
+        tokens = torch.randint(0, 50, (6, length), device=device)[::2]
+        for places in (torch.arange(length, device=device)[None] + 7, torch.randint(0, 50, (3, length), device=device)):
+            assert kernels.can_embed(tokens, table) and not kernels.can_embed(tokens, table.double())
+            for scale, added in ((None, None), (None, of_places[5:]), (4.5, of_places), (0.3, None)):
+                places = places.clamp_max(44)
+                for dtype in (torch.float32, torch.bfloat16) if device == "cuda" else (torch.float32,):
+                    rounded = table.to(dtype), None if added is None else added.to(dtype)
+                    found = kernels.embed(tokens, rounded[0], scale, places, rounded[1])
+                    assert torch.equal(found, KernelSet().embed(tokens, rounded[0], scale, places, rounded[1]))
     for n_keys, place in ((1, 0), (9, 4), (5000, 4500)):
         real = torch.rand(3, n_keys, device=device) > 0.4
         real[:, place:] = False

@@ -49,7 +49,8 @@ from glassformer.decoding.rules import NAN_LOGITS, History, Rules
 from glassformer.decoding.sampling import NEG_INF
 from glassformer.decoding.step_loop import close_gaps
 from glassformer.kernels.kernel_registry import PLAIN
-from glassformer.kernels.kernel_set import BeamState, KernelSet, stable_topk
+from glassformer.kernels.kernel_set import BeamState, KernelSet
+from glassformer.kernels.stable_topk import stable_topk
 from glassformer.runtime.async_readback import AsyncReadback
 from glassformer.runtime.step_runner import StepRunner
 
@@ -384,8 +385,7 @@ class BeamSearch:
         beams, shape = indices_in_blocks(places, self.groups), (len(places), self.groups * self.width)
         scores, order = self.found_scores[beams].view(shape).sort(descending=True, stable=True)
         scores, order = (x[:, : self.config.num_return_sequences] for x in (scores, order))
-        texts = self.found[beams].view(*shape, self.capacity)
-        texts = texts[torch.arange(len(places), device=order.device)[:, None], order]
+        texts = self.found[beams].view(*shape, self.capacity).gather(1, order[..., None].expand(-1, -1, self.capacity))
         for place, some, values in zip(places.tolist(), texts.tolist(), scores.tolist(), strict=True):
             self.finished[self.sentences[place]] = [
                 Hypothesis(text[: text.index(self.end)] if self.end in text else text, score)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from glassformer.decoding.generation_config import GenerationConfig
 from glassformer.decoding.sampling import NEG_INF
-from glassformer.kernels.kernel_set import stable_topk
+from glassformer.kernels.stable_topk import stable_topk
 
 Rank = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
 """The type of `BeamSearch._rank`, which returns the totals, parents and tokens of the best 2K continuations."""

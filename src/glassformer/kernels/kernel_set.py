@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from glassformer.kernels.stable_topk import stable_topk
+
 MAX_QUERIES = 16
 """The attention kernels of a GPU take at most this many queries: a tensor core multiplies at least 16 rows at once."""
 MAX_CHOICES = 64
@@ -218,6 +220,21 @@ class KernelSet:
             x = x if added is None else x + added
         return x, x if norm is None else _normalize(x, norm)
 
+    def can_embed(self, tokens: Tensor, table: Tensor) -> bool:
+        """Return whether `embed` is faster than modules for these token ids (B, T) and this table (V, C)."""
+        return False
+
+    def embed(
+        self, tokens: Tensor, table: Tensor, scale: float | None, places: Tensor, of_places: Tensor | None
+    ) -> Tensor:
+        """Return the rows of a table (V, C) at token ids (B, T), times `scale`, plus those of `of_places` (L, C).
+
+        `places` (B or 1, T) are the positions of the tokens. The product is rounded before the sum.
+        """
+        x = F.embedding(tokens, table)
+        x = x if scale is None else x * scale
+        return x if of_places is None else x + F.embedding(places, of_places)
+
     def rms_norm(self, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
         """Return x (..., C) divided by the root mean square of each row, times `weight` (C,)."""
         raise NotImplementedError(f"the {self.name} kernels have no norms: expected has_row_kernels to be asked first")
@@ -357,23 +374,6 @@ def _activate(x: Tensor, activation: str | None) -> Tensor:
         return F.gelu(x, approximate="tanh")
     functions: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu}
     return functions[activation](x)
-
-
-def stable_topk(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the `count` highest scores of each row (N, V) and their tokens, highest first; ties: lower token first.
-
-    `Tensor.topk` returns ties in any order. On a GPU only the returned tokens are put in order: which of more
-    than `count` tied tokens are returned is undefined. To define it, one would wait for the GPU or sort all tokens.
-    """
-    values, places = scores.topk(min(count + 1, scores.shape[1]))
-    if not scores.is_cuda:
-        has_ties = (values[:, 1:] == values[:, :-1]) & (values[:, 1:] > float("-inf"))
-        if has_ties.any():
-            values, places = scores.sort(descending=True, stable=True)
-        return values[:, :count], places[:, :count]
-    values, (places, order) = values[:, :count], places[:, :count].sort()
-    values, order = values.gather(1, order).sort(descending=True, stable=True)
-    return values, places.gather(1, order)
 
 
 def find_key_end(allowed: Tensor) -> Tensor:

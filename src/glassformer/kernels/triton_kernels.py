@@ -39,7 +39,14 @@ from glassformer.kernels.triton_choice import (
     choose_token,
 )
 from glassformer.kernels.triton_products import max_fused_rows, multiply_rows
-from glassformer.kernels.triton_rows import gate_rows, mask_padding_rows, normalize_rows, number_rows, rotate_rows
+from glassformer.kernels.triton_rows import (
+    embed_rows,
+    gate_rows,
+    mask_padding_rows,
+    normalize_rows,
+    number_rows,
+    rotate_rows,
+)
 from glassformer.kernels.triton_tiles import add_and_normalize_rows, multiply_in_parts, multiply_many_rows
 
 HEAD_SIZES = (16, 32, 64, 128)
@@ -137,6 +144,18 @@ class TritonKernels(KernelSet):
             and first.numel() > 0
             and all(x.dtype == first.dtype and x.device == first.device and x.stride(-1) == 1 for x in tensors)
         )
+
+    @override
+    def can_embed(self, tokens: Tensor, table: Tensor) -> bool:
+        return tokens.numel() > 0 and tokens.dtype == torch.long and self.has_row_kernels(table)
+
+    @override
+    def embed(
+        self, tokens: Tensor, table: Tensor, scale: float | None, places: Tensor, of_places: Tensor | None
+    ) -> Tensor:
+        if not self.can_embed(tokens, table) or (of_places is not None and of_places.dtype != table.dtype):
+            return super().embed(tokens, table, scale, places, of_places)
+        return embed_rows(tokens, table, scale, places, of_places)
 
     @override
     def rms_norm(self, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:

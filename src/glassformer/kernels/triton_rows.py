@@ -22,6 +22,28 @@ if HAS_TRITON:
     import triton.language as tl
 
     @triton.jit  # type: ignore[untyped-decorator]
+    def _embed(  # type: ignore[no-untyped-def]
+        tokens, table, places, of_places, out, scale, t_b, t_t, p_b, p_t, length,
+        width: tl.constexpr, block: tl.constexpr, has_scale: tl.constexpr, has_places: tl.constexpr,
+        waits: tl.constexpr,
+    ):  # fmt: skip
+        """Write the embedding of one token (one program each): its row of `table`, scaled, plus that of its place."""
+        if waits:
+            tl.extra.cuda.gdc_launch_dependents()
+            tl.extra.cuda.gdc_wait()
+        row, column = (tl.program_id(0) // length).to(tl.int64), (tl.program_id(0) % length).to(tl.int64)
+        numbers = tl.arange(0, block)
+        is_there, kind = numbers < width, out.dtype.element_ty
+        values = tl.load(table + tl.load(tokens + row * t_b + column * t_t) * width + numbers, mask=is_there, other=0.0)
+        if has_scale:
+            values = (values.to(tl.float32) * scale).to(kind)
+        if has_places:
+            place = tl.load(places + row * p_b + column * p_t)
+            added = tl.load(of_places + place * width + numbers, mask=is_there, other=0.0)
+            values = (values.to(tl.float32) + added.to(tl.float32)).to(kind)
+        tl.store(out + tl.program_id(0).to(tl.int64) * width + numbers, values, mask=is_there)
+
+    @triton.jit  # type: ignore[untyped-decorator]
     def _normalize(  # type: ignore[no-untyped-def]
         x, weight, bias, out, x_r, eps, width: tl.constexpr, block: tl.constexpr, centers: tl.constexpr,
         has_weight: tl.constexpr, has_bias: tl.constexpr, waits: tl.constexpr,
@@ -121,6 +143,23 @@ if HAS_TRITON:
             tl.store(safe + row * n_keys + keys, tl.where(end == 0, 0.0, masked), mask=keys < n_keys)
         tl.store(is_empty + row, end == 0)
         tl.store(key_end + row, end)
+
+
+def embed_rows(tokens: Tensor, table: Tensor, scale: float | None, places: Tensor, of_places: Tensor | None) -> Tensor:
+    """Return the embeddings (B, T, C) of tokens at their places, as `KernelSet.embed`."""
+    (batch, length), width = tokens.shape, table.shape[1]
+    out = torch.empty(batch, length, width, dtype=table.dtype, device=table.device)
+    places = places.expand(batch, length)
+    launch: Any = _embed[(batch * length,)]
+    block = triton.next_power_of_2(width)
+    with on_device(table.device):
+        launch(
+            tokens, table.contiguous(), places, table if of_places is None else of_places.contiguous(), out,
+            1.0 if scale is None else scale, *tokens.stride(), *places.stride(), length,
+            width=width, block=block, has_scale=scale is not None, has_places=of_places is not None,
+            waits=launches_early(table.device), num_warps=4 if block <= 4096 else 8, **early_launch(table.device),
+        )  # fmt: skip
+    return out
 
 
 def normalize_rows(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, *, centers: bool) -> Tensor:

@@ -9,6 +9,7 @@ from glassformer.models.inputs import prepare
 from glassformer.models.transformer import Model
 from glassformer.nn import KVCache
 from glassformer.nn.attention_backends import Backend
+from glassformer.nn.fused_embeddings import embed
 
 
 class DecoderModel(Model):
@@ -70,7 +71,10 @@ class DecoderModel(Model):
             cache=cache,
             plain_positions=self.plain_positions,
         )
-        x = self.embeddings(tokens, inputs.positions, token_types)
+        if token_types is None and cache is not None:
+            x = embed(self.embeddings, tokens, inputs.positions, cache.kernels)
+        else:
+            x = self.embeddings(tokens, inputs.positions, token_types)
         return self.decoder(
             x, positions=inputs.positions, key_positions=inputs.key_positions, mask=inputs.mask, cache=cache
         )

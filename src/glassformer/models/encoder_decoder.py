@@ -11,6 +11,7 @@ from glassformer.models.inputs import Inputs, prepare
 from glassformer.models.transformer import Model, check_memory
 from glassformer.nn import KVCache, Mask, as_mask
 from glassformer.nn.attention_backends import Backend
+from glassformer.nn.fused_embeddings import embed
 from glassformer.nn.tensor_checks import check_shape
 
 
@@ -110,14 +111,15 @@ class EncoderDecoderModel(Model):
         )
 
     def _encode(self, source: Tensor, inputs: Inputs, kernels: KernelSet | None = None) -> Tensor:
-        x = self.source_embeddings(source, inputs.positions)
+        x = embed(self.source_embeddings, source, inputs.positions, kernels)
         return self.encoder(x, positions=inputs.positions, mask=inputs.mask, kernels=kernels)
 
     def _decode(
         self, target: Tensor, inputs: Inputs, memory: Tensor, memory_mask: Mask, cache: KVCache | None = None
     ) -> Tensor:
+        kernels = None if cache is None else cache.kernels
         return self.decoder(
-            self.target_embeddings(target, inputs.positions),
+            embed(self.target_embeddings, target, inputs.positions, kernels),
             positions=inputs.positions,
             key_positions=inputs.key_positions,
             mask=inputs.mask,

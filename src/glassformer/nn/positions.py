@@ -56,10 +56,14 @@ class SinusoidalPositions(nn.Module):
 
     def forward(self, positions: Tensor, dtype: torch.dtype) -> Tensor:
         """Return the vectors of position numbers (B or 1, T) as (B or 1, T, C), rounded from float64 to `dtype`."""
-        key = dtype, positions.device
+        return self.rows(dtype, positions.device)[positions]
+
+    def rows(self, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Return the vectors of all positions, (max_len, C), rounded from float64 to `dtype`. They are kept."""
+        key = dtype, device
         if key not in self._tables:
-            self._tables[key] = self.table().to(dtype).to(positions.device)
-        return self._tables[key][positions]
+            self._tables[key] = self.table().to(dtype).to(device)
+        return self._tables[key]
 
     def table(self) -> Tensor:
         """Return the vectors of all positions, (max_len, C), in float64."""
@@ -85,6 +89,10 @@ class LearnedPositions(nn.Module):
         if not torch.is_grad_enabled():  # a faster kernel, which sums gradients in another order
             return F.embedding(places, self.weight).to(dtype)
         return self.weight[places].to(dtype)
+
+    def rows(self, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Return the vectors of all positions, (max_len, C), cast to `dtype`."""
+        return self.weight[self.offset :].to(device, dtype)
 
 
 class Rotation(NamedTuple):
