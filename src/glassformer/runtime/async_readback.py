@@ -37,7 +37,7 @@ class AsyncReadback:
 def upload(numbers: Any, device: torch.device, dtype: torch.dtype = torch.long) -> Tensor:
     """Return a tensor of these numbers, nested lists or an array, on `device`.
 
-    A GPU is not waited for, as `torch.tensor` would.
+    A GPU is not waited for, as `torch.tensor` would. On a CPU the tensor may share the memory of an array.
     """
-    found = torch.tensor(numbers, dtype=dtype)
+    found = torch.as_tensor(numbers, dtype=dtype)
     return found.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else found.to(device)
