@@ -33,7 +33,8 @@ if HAS_TRITON:
             tl.extra.cuda.gdc_wait()
         row, column = (tl.program_id(0) // length).to(tl.int64), (tl.program_id(0) % length).to(tl.int64)
         numbers = tl.arange(0, block)
-        is_there, kind = numbers < width, out.dtype.element_ty
+        is_there = numbers < width
+        kind = out.dtype.element_ty
         values = tl.load(table + tl.load(tokens + row * t_b + column * t_t) * width + numbers, mask=is_there, other=0.0)
         if has_scale:
             values = (values.to(tl.float32) * scale).to(kind)
