@@ -15,9 +15,10 @@ from glassformer.decoding.recorded_beam import STATE
 from glassformer.kernels.cpp_kernels import CppKernels
 from glassformer.kernels.cpp_library import KernelBuildError
 from glassformer.kernels.kernel_registry import cpp_kernels
-from glassformer.kernels.kernel_set import KernelSet, find_key_end
+from glassformer.kernels.kernel_set import KernelSet
 from glassformer.models import build_model, preset
 from glassformer.nn import Mask, attend
+from glassformer.nn.masks import find_key_end
 from glassformer.nn.norms import normalize
 from glassformer.nn.positions import Rotary, Rotation
 from glassformer.runtime.choose_runner import use_compiled_kernels

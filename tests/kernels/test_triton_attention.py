@@ -13,7 +13,7 @@ from glassformer.kernels.triton_attention import choose_splits
 COMPARE = """
 import torch
 from glassformer.kernels import triton_attention
-from glassformer.kernels.kernel_set import find_key_end
+from glassformer.nn.masks import find_key_end
 from glassformer.kernels.triton_attention import NewTokens
 
 device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -11,7 +11,8 @@ import torch
 COMPARE = """
 import torch
 from glassformer.kernels import triton_kernels
-from glassformer.kernels.kernel_set import TokenPlace, find_key_end
+from glassformer.kernels.kernel_set import TokenPlace
+from glassformer.nn.masks import find_key_end
 
 kernels = triton_kernels.TritonKernels()
 

@@ -11,9 +11,9 @@ import torch
 COMPARE = """
 import torch
 import torch.nn.functional as F
-from glassformer.kernels.kernel_set import KernelSet, find_key_end
+from glassformer.kernels.kernel_set import KernelSet
 from glassformer.kernels.triton_kernels import TritonKernels
-from glassformer.nn.masks import AdditiveMask, Mask
+from glassformer.nn.masks import AdditiveMask, Mask, find_key_end
 
 kernels = TritonKernels()
 device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -22,7 +22,7 @@ torch.manual_seed(0)
 
 def close(found, right, tolerance=1e-5):
     assert found.shape == right.shape and found.dtype == right.dtype
-    assert (found.float() - right.float()).abs().max() < tolerance * right.float().abs().max()
+    assert (found.double() - right.double()).abs().max() < tolerance * right.double().abs().max()
 
 
 with torch.inference_mode():
@@ -35,6 +35,14 @@ with torch.inference_mode():
         close(kernels.rms_norm(x, weight, 1e-6), F.rms_norm(x, shape[-1:], weight, 1e-6))
         gate, up = torch.randn(*shape[:-1], 2 * shape[-1], device=device).chunk(2, -1)
         close(kernels.silu_gate(gate, up), F.silu(gate) * up)
+    for positions in (torch.arange(5)[None] + 30_000, torch.randint(0, 9, (3, 4))[:, ::2]):
+        positions = positions.to(device)
+        for half, amplitude in ((6, 1.0), (32, 1.2)):
+            frequencies = 10000.0 ** -(torch.arange(half, device=device, dtype=torch.float64) / half)
+            assert kernels.can_find_angles(positions)
+            found = kernels.find_angles(positions, frequencies, amplitude)
+            for one, right in zip(found, KernelSet().find_angles(positions, frequencies, amplitude), strict=True):
+                close(one, right, 1e-12)
     for batch, heads, length, width in ((2, 3, 4, 16), (1, 1, 1, 12), (3, 5, 1, 32)):
         x = torch.randn(batch, length, heads, width, device=device).transpose(1, 2)
         for rows in {1, batch}:

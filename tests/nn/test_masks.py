@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from glassformer.models import DecoderModel, EncoderModel, ModelConfig
 from glassformer.nn import Mask, as_mask, masks
+from glassformer.nn.masks import find_key_end
 
 
 def test_causal_queries_are_aligned_with_the_last_keys():
@@ -175,3 +176,11 @@ def test_gradients_with_a_window_are_those_of_the_dense_formula(monkeypatch):
         model.decode(tokens).square().sum().backward()
     torch.testing.assert_close(fused.embeddings.tokens.weight.grad, dense.embeddings.tokens.weight.grad)
     assert not used
+
+
+def test_the_key_end_is_one_past_the_last_key_that_any_query_sees():
+    allowed = torch.zeros(3, 2, 2, 5, dtype=torch.bool)
+    allowed[0, 1, 0, 2] = allowed[0, 0, 1, 0] = True
+    allowed[1, :, :, 4] = True
+    assert find_key_end(allowed).tolist() == [3, 5, 0]
+    assert find_key_end(allowed[:, :1, :1]).tolist() == [0, 5, 0]

@@ -247,6 +247,15 @@ class KernelSet:
         """Return silu(gate) * up, all (..., C)."""
         raise NotImplementedError(f"the {self.name} kernels have no gate: expected has_row_kernels to be asked first")
 
+    def can_find_angles(self, positions: Tensor) -> bool:
+        """Return whether `find_angles` is faster than plain torch for these position numbers (B, T)."""
+        return False
+
+    def find_angles(self, positions: Tensor, frequencies: Tensor, amplitude: float) -> tuple[Tensor, Tensor]:
+        """Return cosine and sine, times `amplitude`, of positions (B, T) times frequencies (D/2,): (B, 1, T, D/2)."""
+        angles = positions[:, None, :, None].to(frequencies.dtype) * frequencies
+        return angles.cos() * amplitude, angles.sin() * amplitude
+
     def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Return x (B, H, T, D) with each pair (x[i], x[i + D/2]) rotated by its angle.
 
@@ -374,16 +383,6 @@ def _activate(x: Tensor, activation: str | None) -> Tensor:
         return F.gelu(x, approximate="tanh")
     functions: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu}
     return functions[activation](x)
-
-
-def find_key_end(allowed: Tensor) -> Tensor:
-    """Return, for each batch row, one past the last key that any of its queries may attend to.
-
-    The mask `allowed` is (B or 1, H or 1, T or 1, S); the result is (B or 1,).
-    """
-    places = torch.arange(1, allowed.shape[3] + 1, device=allowed.device)
-    is_seen = allowed[:, 0, 0] if allowed.shape[1] == allowed.shape[2] == 1 else allowed.any(2).any(1)
-    return (is_seen * places).amax(1)
 
 
 def is_exporting() -> bool:

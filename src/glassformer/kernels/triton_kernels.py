@@ -41,6 +41,7 @@ from glassformer.kernels.triton_choice import (
 from glassformer.kernels.triton_products import max_fused_rows, multiply_rows
 from glassformer.kernels.triton_rows import (
     embed_rows,
+    find_row_angles,
     gate_rows,
     mask_padding_rows,
     normalize_rows,
@@ -168,6 +169,15 @@ class TritonKernels(KernelSet):
     @override
     def silu_gate(self, gate: Tensor, up: Tensor) -> Tensor:
         return gate_rows(gate, up)
+
+    @override
+    def can_find_angles(self, positions: Tensor) -> bool:
+        is_plain = not (torch.is_grad_enabled() or torch.compiler.is_compiling() or is_exporting())
+        return is_plain and positions.numel() > 0
+
+    @override
+    def find_angles(self, positions: Tensor, frequencies: Tensor, amplitude: float) -> tuple[Tensor, Tensor]:
+        return find_row_angles(positions, frequencies, amplitude)
 
     @override
     def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

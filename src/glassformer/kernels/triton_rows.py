@@ -66,6 +66,24 @@ if HAS_TRITON:
         tl.store(out + row * width + numbers, values.to(out.dtype.element_ty), mask=is_there)
 
     @triton.jit  # type: ignore[untyped-decorator]
+    def _find_angles(  # type: ignore[no-untyped-def]
+        positions, frequencies, cos, sin, amplitude, p_b, p_t, length, half: tl.constexpr, block: tl.constexpr,
+        waits: tl.constexpr,
+    ):  # fmt: skip
+        """Write cosine and sine of the angles of one token (one program each), in the dtype of the frequencies."""
+        pairs = tl.arange(0, block)
+        is_pair = pairs < half
+        speeds = tl.load(frequencies + pairs, mask=is_pair, other=0.0)
+        if waits:
+            tl.extra.cuda.gdc_launch_dependents()
+            tl.extra.cuda.gdc_wait()
+        row, token = (tl.program_id(0) // length).to(tl.int64), (tl.program_id(0) % length).to(tl.int64)
+        angles = tl.load(positions + row * p_b + token * p_t).to(speeds.dtype) * speeds
+        at = tl.program_id(0).to(tl.int64) * half + pairs
+        tl.store(cos + at, tl.cos(angles) * amplitude, mask=is_pair)
+        tl.store(sin + at, tl.sin(angles) * amplitude, mask=is_pair)
+
+    @triton.jit  # type: ignore[untyped-decorator]
     def _rotate(  # type: ignore[no-untyped-def]
         x, cos, sin, out, x_b, x_h, x_t, c_b, c_t, o_b, o_h, o_t, length, heads,
         room: tl.constexpr, half: tl.constexpr, block: tl.constexpr, waits: tl.constexpr,
@@ -177,6 +195,20 @@ def normalize_rows(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: f
             waits=launches_early(x.device), num_warps=4 if block <= 4096 else 8, **early_launch(x.device),
         )  # fmt: skip
     return out
+
+
+def find_row_angles(positions: Tensor, frequencies: Tensor, amplitude: float) -> tuple[Tensor, Tensor]:
+    """Return cosine and sine of the rotary angles of positions (B, T), as `KernelSet.find_angles`."""
+    (batch, length), half = positions.shape, len(frequencies)
+    cos = torch.empty(batch, 1, length, half, dtype=frequencies.dtype, device=frequencies.device)
+    sin = torch.empty_like(cos)
+    launch: Any = _find_angles[(batch * length,)]
+    with on_device(cos.device):
+        launch(
+            positions, frequencies, cos, sin, amplitude, *positions.stride(), length, half,
+            triton.next_power_of_2(half), launches_early(cos.device), num_warps=1, **early_launch(cos.device),
+        )  # fmt: skip
+    return cos, sin
 
 
 def rotate_rows(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -97,7 +97,7 @@ class LayerInputs:
         if rotary is None or index in self.kinds.unrotated_layers:
             return None
         if is_local not in self._rotations:
-            rotation, like = rotary(self.shared.positions), self.shared.like
+            rotation, like = rotary(self.shared.positions, self.shared.kernels), self.shared.like
             if torch.is_grad_enabled() and self.shared.dtype == like.dtype:  # once, not in every layer
                 rotation = Rotation(*(table.to(like.dtype) for table in rotation))
             self._rotations[is_local] = rotation

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from glassformer.kernels.kernel_set import KernelSet, find_key_end, is_exporting
+from glassformer.kernels.kernel_set import KernelSet, is_exporting
 from glassformer.nn.tensor_checks import check_broadcasts, check_positive, check_shape
 
 QUERY_BLOCK = 256
@@ -270,3 +270,13 @@ def as_mask(name: str, values: Tensor) -> Tensor:
         if unexpected.numel():
             raise ValueError(f"{name} holds {unexpected[0].item()}: expected True/False or 1/0 (1 = may attend)")
     return values != 0
+
+
+def find_key_end(allowed: Tensor) -> Tensor:
+    """Return, for each batch row, one past the last key that any of its queries may attend to.
+
+    The mask `allowed` is (B or 1, H or 1, T or 1, S); the result is (B or 1,).
+    """
+    places = torch.arange(1, allowed.shape[3] + 1, device=allowed.device)
+    is_seen = allowed[:, 0, 0] if allowed.shape[1] == allowed.shape[2] == 1 else allowed.any(2).any(1)
+    return (is_seen * places).amax(1)

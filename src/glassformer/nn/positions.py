@@ -137,27 +137,37 @@ class Rotary(nn.Module):
         self.scaling = scaling
         self._tables: dict[torch.device, Tensor] = {}
 
-    def forward(self, positions: Tensor) -> Rotation:
+    def forward(self, positions: Tensor, kernels: KernelSet | None = None) -> Rotation:
         """Return the rotation for position numbers (B or 1, T).
 
         Angles are computed in float64 where the device has it, because float32 is inexact at large positions.
+        `kernels` may compute their cosine and sine; None is plain torch.
         """
-        dtype = widest_float(positions.device)
-        places = positions[:, None, :, None].to(dtype)
-        if self.scaling is None:
-            exponent = torch.arange(0, self.head_dim, 2, device=positions.device, dtype=dtype) / self.head_dim
-            angle = places * self.theta**-exponent  # (B or 1, 1, T, D/2)
+        frequencies, scaling = self._frequencies(positions.device), self.scaling
+        if kernels is not None and kernels.can_find_angles(positions):
+            return Rotation(*kernels.find_angles(positions, frequencies, 1.0 if scaling is None else scaling.amplitude))
+        angle = positions[:, None, :, None].to(frequencies.dtype) * frequencies  # (B or 1, 1, T, D/2)
+        if scaling is None:
             return Rotation(angle.cos(), angle.sin())
-        angle, amplitude = places * self._scaled(positions.device), self.scaling.amplitude
-        return Rotation(angle.cos() * amplitude, angle.sin() * amplitude)
+        return Rotation(angle.cos() * scaling.amplitude, angle.sin() * scaling.amplitude)
 
-    def _scaled(self, device: torch.device) -> Tensor:
-        """Return the scaled frequencies, (D/2,)."""
-        assert self.scaling is not None
-        if device not in self._tables:  # cached, because a CUDA graph cannot record a copy from the host
+    def _frequencies(self, device: torch.device) -> Tensor:
+        """Return the frequencies, (D/2,), scaled if there is a scaling.
+
+        They are kept, because a CUDA graph cannot record a copy from the host.
+        """
+        if device in self._tables:
+            return self._tables[device]
+        dtype = widest_float(device)
+        if self.scaling is None:
+            exponent = torch.arange(0, self.head_dim, 2, device=device, dtype=dtype) / self.head_dim
+            found = self.theta**-exponent
+        else:
             values = self.scaling.scale(rotary_frequencies(self.head_dim, self.theta), self.theta)
-            self._tables[device] = torch.tensor(values, dtype=widest_float(device), device=device)
-        return self._tables[device]
+            found = torch.tensor(values, dtype=dtype, device=device)
+        if not torch.compiler.is_compiling():  # which traces without values
+            self._tables[device] = found
+        return found
 
 
 class RelativeBias(nn.Module):

@@ -267,7 +267,9 @@ class PretrainedTokenizer:
 
     def _known(self, ids: list[int]) -> list[int]:
         limit, unknown = self._limit, self.unknown
-        return ids if limit is None or unknown is None else [unknown if index >= limit else index for index in ids]
+        if limit is None or unknown is None or max(ids, default=0) < limit:
+            return ids
+        return [unknown if index >= limit else index for index in ids]
 
     @staticmethod
     def _around(begin: int | None, end: int | None) -> processors.PostProcessor:
