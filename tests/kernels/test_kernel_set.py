@@ -34,7 +34,7 @@ def test_moved_rows_keep_the_unfilled_part_of_the_cache():
 def test_the_chosen_token_goes_to_the_next_step_and_to_its_slot_of_the_results():
     scores, bias = torch.tensor([[1.0, 3.0, 2.0], [0.0, 1.0, torch.nan]]), torch.tensor([0.0, -9.0, 0.0])
     tokens, results = torch.zeros(2, 1, dtype=torch.long), torch.zeros(2, 2, 2)
-    KernelSet().choose_token(scores, bias, tokens, torch.tensor([1]), results)
+    KernelSet().choose_token(scores, bias, tokens, torch.tensor([7]), torch.tensor([6]), results)
     assert tokens.tolist() == [[2], [2]], "NaN counts as the highest score"
     assert results[0].eq(0).all()
     assert results[1, 0, 0] == 2.0

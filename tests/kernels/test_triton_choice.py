@@ -20,26 +20,30 @@ for rows, vocab_size, dtype in [(1, 7, torch.float32), (5, 40, torch.bfloat16), 
     scores[0, vocab_size // 2] = torch.nan
     bias = torch.zeros(vocab_size, device=device)
     bias[3] = -torch.inf
-    tokens, slot = torch.zeros(rows, 1, dtype=torch.long, device=device), torch.tensor([2], device=device)
+    tokens, place = torch.zeros(rows, 1, dtype=torch.long, device=device), torch.tensor([9], device=device)
     results = torch.zeros(4, 2, rows, device=device)
-    kernels.choose_token(scores, bias, tokens, slot, results)
+    kernels.choose_token(scores, bias, tokens, place, place - 2, results)
     best = (scores + bias).max(-1)
     assert torch.allclose(results[2, 0], best.values, equal_nan=True)
     right = torch.where(best.values.isnan()[:, None], scores.isnan(), scores + bias == best.values[:, None])
     assert tokens[:, 0].tolist() == results[2, 1].tolist() == right.int().argmax(1).tolist()
     assert not results[[0, 1, 3]].any()
+    scores[-1] = -torch.inf
+    values, found = kernels.best_token(scores)
+    assert torch.equal(values.nan_to_num(99), scores.amax(-1).nan_to_num(99))
+    assert torch.equal(found, torch.where(scores.isnan(), torch.inf, scores.float()).argmax(-1))
 triton_choice.MAX_BLOCK = 16
 scores = torch.randn(4, 50, device=device)
 scores[:3, [5, 20, 49]] = 9.0
 scores[1, 40], scores[2, [30, 7]] = torch.nan, torch.nan
 bias, slot = torch.zeros(50, device=device), torch.zeros(1, dtype=torch.long, device=device)
 tokens, results = torch.zeros(4, 1, dtype=torch.long, device=device), torch.zeros(1, 2, 4, device=device)
-kernels.choose_token(scores, bias, tokens, slot, results)  # in blocks of 16
+kernels.choose_token(scores, bias, tokens, slot, slot, results)  # in blocks of 16
 assert tokens[:, 0].tolist() == [5, 40, 7, int(scores[3].argmax())]
 assert results[0, 0].isnan().tolist() == [False, True, True, False]
 triton_choice.SPLIT_CHOICE, triton_choice.PART_OF_CHOICE = 8, 16  # several programs for each row
 tokens.zero_(), results.zero_()
-kernels.choose_token(scores, bias, tokens, slot, results)
+kernels.choose_token(scores, bias, tokens, slot, slot, results)
 assert tokens[:, 0].tolist() == results[0, 1].tolist() == [5, 40, 7, int(scores[3].argmax())]
 assert results[0, 0].isnan().tolist() == [False, True, True, False]
 assert results[0, 0, 3] == scores[3].max()

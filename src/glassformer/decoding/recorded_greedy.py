@@ -25,18 +25,20 @@ class GreedyRunner:
         self.bias = torch.zeros(recording.vocab_size, device=device)
         """(V,), added to the logits before the best token is chosen."""
         self._results = torch.zeros(MAX_STEPS_AHEAD, 2, recording.shape.rows, device=device)
-        self._slot = torch.zeros(1, dtype=torch.long, device=device)
         self._cache = recording.cache  # not the recording, which holds this object
+        self._start = torch.zeros(1, dtype=torch.long, device=device)
+        """The position of the cache after the first step of a call of `run`."""
         step = partial(
             _greedy_step,
             recording.kernels,
             recording.narrow_score,
             recording.tokens,
             self.bias,
-            self._slot,
+            self._cache.position,
+            self._start,
             self._results,
         )
-        self._step = recording.record(step, self._slot)
+        self._step = recording.record(step)
 
     def run(self, steps: int) -> Tensor:
         """Launch `steps` steps and return their results, (steps, 2, rows), which are valid until the next call.
@@ -44,7 +46,7 @@ class GreedyRunner:
         The two numbers of a row are the score of its best token and the token's id.
         """
         self._cache.check_room(steps)
-        self._slot.zero_()
+        torch.add(self._cache.position, 1, out=self._start)
         for _ in range(steps):
             self._step()
             self._cache.count()
@@ -61,12 +63,18 @@ def greedy_runner_for(runner: StepRunner, tokens: Tensor) -> GreedyRunner | None
 
 
 def _greedy_step(
-    kernels: KernelSet, score: Callable[[], Tensor], tokens: Tensor, bias: Tensor, slot: Tensor, results: Tensor
+    kernels: KernelSet,
+    score: Callable[[], Tensor],
+    tokens: Tensor,
+    bias: Tensor,
+    position: Tensor,
+    start: Tensor,
+    results: Tensor,
 ) -> Tensor:
     """Choose the best token of each row, write it to `tokens`, which the next step reads, and return `tokens`.
 
-    The scores of the best tokens and their ids are also written to `results[slot]`; then `slot` is increased by 1.
+    The scores of the best tokens and their ids are also written to `results[position - start]`, where `position` is
+    that of the cache, which `score` increases by 1.
     """
-    kernels.choose_token(score(), bias, tokens, slot, results)
-    slot.add_(1)
+    kernels.choose_token(score(), bias, tokens, position, start, results)
     return tokens

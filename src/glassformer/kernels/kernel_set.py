@@ -251,10 +251,10 @@ class KernelSet:
         """Return whether `find_angles` is faster than plain torch for these position numbers (B, T)."""
         return False
 
-    def find_angles(self, positions: Tensor, frequencies: Tensor, amplitude: float) -> tuple[Tensor, Tensor]:
-        """Return cosine and sine, times `amplitude`, of positions (B, T) times frequencies (D/2,): (B, 1, T, D/2)."""
+    def find_angles(self, positions: Tensor, frequencies: Tensor) -> tuple[Tensor, Tensor]:
+        """Return cosine and sine of positions (B, T) times frequencies (D/2,), each (B, 1, T, D/2)."""
         angles = positions[:, None, :, None].to(frequencies.dtype) * frequencies
-        return angles.cos() * amplitude, angles.sin() * amplitude
+        return angles.cos(), angles.sin()
 
     def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Return x (B, H, T, D) with each pair (x[i], x[i + D/2]) rotated by its angle.
@@ -359,15 +359,17 @@ class KernelSet:
         """
         raise NotImplementedError(f"the {self.name} kernels do not sample: expected can_sample to be asked first")
 
-    def choose_token(self, scores: Tensor, bias: Tensor, tokens: Tensor, slot: Tensor, results: Tensor) -> None:
+    def choose_token(
+        self, scores: Tensor, bias: Tensor, tokens: Tensor, place: Tensor, start: Tensor, results: Tensor
+    ) -> None:
         """Write the best token of each row of scores (N, V) + bias (V,) into `tokens` (N, 1).
 
-        Its score and its id are also written to `results[slot]`; `results` is (steps, 2, N), `slot` a tensor (1,). NaN
-        counts as the highest score.
+        Its score and its id are also written to `results[place - start]`; `results` is (steps, 2, N), the other two are
+        tensors (1,). NaN counts as the highest score.
         """
         best, chosen = (scores + bias).max(-1)
         tokens.copy_(chosen[:, None])
-        results.index_copy_(0, slot, torch.stack([best.to(results), chosen.to(results)])[None])
+        results.index_copy_(0, place - start, torch.stack([best.to(results), chosen.to(results)])[None])
 
 
 def _normalize(x: Tensor, norm: NormWeights) -> Tensor:

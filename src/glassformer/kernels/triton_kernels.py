@@ -33,6 +33,7 @@ from glassformer.kernels.triton_attention import (
 )
 from glassformer.kernels.triton_choice import (
     DTYPES,
+    best_token,
     best_tokens,
     can_choose,
     can_choose_several,
@@ -176,8 +177,8 @@ class TritonKernels(KernelSet):
         return is_plain and positions.numel() > 0
 
     @override
-    def find_angles(self, positions: Tensor, frequencies: Tensor, amplitude: float) -> tuple[Tensor, Tensor]:
-        return find_row_angles(positions, frequencies, amplitude)
+    def find_angles(self, positions: Tensor, frequencies: Tensor) -> tuple[Tensor, Tensor]:
+        return find_row_angles(positions, frequencies)
 
     @override
     def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -276,17 +277,21 @@ class TritonKernels(KernelSet):
             )  # fmt: skip
 
     @override
+    def best_token(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        return best_token(scores) if can_choose(scores) else super().best_token(scores)
+
+    @override
     def best_tokens(self, scores: Tensor, bias: Tensor, count: int) -> tuple[Tensor, Tensor]:
         if count > MAX_CHOICES or not can_choose_several(scores):
             return super().best_tokens(scores, bias, count)
         return best_tokens(scores, bias, count)
 
     @override
-    def choose_token(self, scores: Tensor, bias: Tensor, tokens: Tensor, slot: Tensor, results: Tensor) -> None:
-        if can_choose(scores):
-            choose_token(scores, bias, tokens, slot, results)
-        else:
-            super().choose_token(scores, bias, tokens, slot, results)
+    def choose_token(
+        self, scores: Tensor, bias: Tensor, tokens: Tensor, place: Tensor, start: Tensor, results: Tensor
+    ) -> None:
+        choose: Any = choose_token if can_choose(scores) else super().choose_token
+        choose(scores, bias, tokens, place, start, results)
 
 
 def _write(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, position: Tensor, stride: int) -> None:

@@ -67,7 +67,7 @@ if HAS_TRITON:
 
     @triton.jit  # type: ignore[untyped-decorator]
     def _find_angles(  # type: ignore[no-untyped-def]
-        positions, frequencies, cos, sin, amplitude, p_b, p_t, length, half: tl.constexpr, block: tl.constexpr,
+        positions, frequencies, cos, sin, p_b, p_t, length, half: tl.constexpr, block: tl.constexpr,
         waits: tl.constexpr,
     ):  # fmt: skip
         """Write cosine and sine of the angles of one token (one program each), in the dtype of the frequencies."""
@@ -80,8 +80,8 @@ if HAS_TRITON:
         row, token = (tl.program_id(0) // length).to(tl.int64), (tl.program_id(0) % length).to(tl.int64)
         angles = tl.load(positions + row * p_b + token * p_t).to(speeds.dtype) * speeds
         at = tl.program_id(0).to(tl.int64) * half + pairs
-        tl.store(cos + at, tl.cos(angles) * amplitude, mask=is_pair)
-        tl.store(sin + at, tl.sin(angles) * amplitude, mask=is_pair)
+        tl.store(cos + at, tl.cos(angles), mask=is_pair)
+        tl.store(sin + at, tl.sin(angles), mask=is_pair)
 
     @triton.jit  # type: ignore[untyped-decorator]
     def _rotate(  # type: ignore[no-untyped-def]
@@ -197,7 +197,7 @@ def normalize_rows(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: f
     return out
 
 
-def find_row_angles(positions: Tensor, frequencies: Tensor, amplitude: float) -> tuple[Tensor, Tensor]:
+def find_row_angles(positions: Tensor, frequencies: Tensor) -> tuple[Tensor, Tensor]:
     """Return cosine and sine of the rotary angles of positions (B, T), as `KernelSet.find_angles`."""
     (batch, length), half = positions.shape, len(frequencies)
     cos = torch.empty(batch, 1, length, half, dtype=frequencies.dtype, device=frequencies.device)
@@ -205,7 +205,7 @@ def find_row_angles(positions: Tensor, frequencies: Tensor, amplitude: float) ->
     launch: Any = _find_angles[(batch * length,)]
     with on_device(cos.device):
         launch(
-            positions, frequencies, cos, sin, amplitude, *positions.stride(), length, half,
+            positions, frequencies, cos, sin, *positions.stride(), length, half,
             triton.next_power_of_2(half), launches_early(cos.device), num_warps=1, **early_launch(cos.device),
         )  # fmt: skip
     return cos, sin

@@ -143,13 +143,13 @@ class Rotary(nn.Module):
         Angles are computed in float64 where the device has it, because float32 is inexact at large positions.
         `kernels` may compute their cosine and sine; None is plain torch.
         """
-        frequencies, scaling = self._frequencies(positions.device), self.scaling
-        if kernels is not None and kernels.can_find_angles(positions):
-            return Rotation(*kernels.find_angles(positions, frequencies, 1.0 if scaling is None else scaling.amplitude))
-        angle = positions[:, None, :, None].to(frequencies.dtype) * frequencies  # (B or 1, 1, T, D/2)
-        if scaling is None:
-            return Rotation(angle.cos(), angle.sin())
-        return Rotation(angle.cos() * scaling.amplitude, angle.sin() * scaling.amplitude)
+        frequencies = self._frequencies(positions.device)
+        if kernels is None or not kernels.can_find_angles(positions):
+            kernels = KernelSet()
+        cos, sin = kernels.find_angles(positions, frequencies)  # (B or 1, 1, T, D/2)
+        if self.scaling is None or self.scaling.amplitude == 1.0:
+            return Rotation(cos, sin)
+        return Rotation(cos * self.scaling.amplitude, sin * self.scaling.amplitude)
 
     def _frequencies(self, device: torch.device) -> Tensor:
         """Return the frequencies, (D/2,), scaled if there is a scaling.

@@ -10,7 +10,7 @@ A model whose weights are laid out for it is recorded as its packed twin, which 
 
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, get_args
@@ -90,7 +90,8 @@ class Execution(NamedTuple):
 
 def choose_execution(model: TextModel, work: ExpectedWork) -> Execution:
     """Return how the steps of this model are computed for this batch."""
-    situation = situation_of(model, work)
+    modules = modules_of(model)
+    situation = situation_of(model, work, modules)
     kernels = choose_kernels(model, situation)
     situation = replace(situation, can_replay=_can_replay(model, work, kernels))
     steps = decide(STEP_RULES, situation).decision
@@ -101,7 +102,7 @@ def choose_execution(model: TextModel, work: ExpectedWork) -> Execution:
             if model not in _REPLAYED:
                 _REPLAYED[model] = Recordings(model, kind=ReplayedRecording, cache_dtype=_cache_dtype(model))
             return Execution(kernels, _REPLAYED[model])
-    addresses = addresses_of(model)
+    addresses = addresses_of(model, modules)
     twin = _twin_of(model, addresses)
     recordings = _RECORDINGS.get(model)
     if recordings is None or not recordings.is_for(twin or model):
@@ -136,9 +137,14 @@ def _twin_of(model: TextModel, addresses: tuple[int, ...]) -> TextModel | None:
     return known[1]
 
 
-def situation_of(model: TextModel, work: ExpectedWork | None = None) -> Situation:
-    """Return the facts about a model, and about a batch if one is given, that the rules need."""
-    parameter, modules = next(model.parameters()), modules_of(model)
+def situation_of(
+    model: TextModel, work: ExpectedWork | None = None, modules: Sequence[torch.nn.Module] | None = None
+) -> Situation:
+    """Return the facts about a model, and about a batch if one is given, that the rules need.
+
+    `modules` are those of `modules_of`, if the caller knows them.
+    """
+    parameter, modules = next(model.parameters()), modules_of(model) if modules is None else modules
     device, kinds = parameter.device, {type(module) for module in modules}
 
     def has(*classes: type) -> bool:

@@ -322,7 +322,7 @@ def _choose(
     kernels: KernelSet, score: Callable[[], Tensor], bias: Tensor, tokens: Tensor, slot: Tensor, results: Tensor
 ) -> Tensor:
     """Choose the best token of each row, write it to `tokens` and `results`, and return `tokens`."""
-    kernels.choose_token(score()[:, 0], bias, tokens, slot, results)
+    kernels.choose_token(score()[:, 0], bias, tokens, slot, slot, results)
     return tokens
 
 

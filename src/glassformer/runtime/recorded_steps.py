@@ -278,9 +278,13 @@ class Recordings:
                 self._free.pop(0)
 
 
-def addresses_of(model: TextModel) -> tuple[int, ...]:
-    """Return the number of threads and the addresses of all parameters. If they change, recordings are dropped."""
-    found = [parameter for module in modules_of(model) for parameter in module._parameters.values()]
+def addresses_of(model: TextModel, modules: Sequence[torch.nn.Module] | None = None) -> tuple[int, ...]:
+    """Return the number of threads and the addresses of all parameters. If they change, recordings are dropped.
+
+    `modules` are those of `modules_of`, if the caller knows them.
+    """
+    modules = modules_of(model) if modules is None else modules
+    found = [parameter for module in modules for parameter in module._parameters.values()]
     return torch.get_num_threads(), *[parameter.data_ptr() for parameter in found if parameter is not None]
 
 
