@@ -176,8 +176,9 @@ def embed_rows(tokens: Tensor, table: Tensor, scale: float | None, places: Tenso
             tokens, table.contiguous(), places, table if of_places is None else of_places.contiguous(), out,
             1.0 if scale is None else scale, *tokens.stride(), *places.stride(), length,
             width=width, block=block, has_scale=scale is not None, has_places=of_places is not None,
-            waits=launches_early(table.device), num_warps=4 if block <= 4096 else 8, **early_launch(table.device),
-        )  # fmt: skip
+            waits=launches_early(table.device), num_warps=4 if block <= 4096 else 8, enable_fp_fusion=False,
+            **early_launch(table.device),
+        )  # fmt: skip  # one instruction for product and sum would not round the product
     return out
 
 
