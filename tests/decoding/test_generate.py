@@ -180,10 +180,14 @@ def test_wrong_ids_are_refused_before_they_reach_the_device(name, tokens, option
         list(stream(model, tokens, end=END, **options))
 
 
-def test_ids_that_are_no_integers_are_refused():
+@pytest.mark.parametrize(
+    ("tokens", "shown"),
+    [([6, 5.5], r"5\.5"), ([None], "None"), (torch.tensor([5.0, 6.0]), r"tensor\(5\.\)"), (["5"], "'5'")],
+)
+def test_ids_that_are_no_integers_are_refused(tokens, shown):
     model = build_model(preset("tiny-gpt2"))
-    with pytest.raises(TypeError, match=r"input 1 holds 5\.5: expected token ids, which are integers"):
-        generate(model, [[5], [6, 5.5]], end=END)
+    with pytest.raises(TypeError, match=f"input 1 holds {shown}: expected token ids, which are integers"):
+        generate(model, [[5], tokens], end=END)
 
 
 def test_a_stream_changes_no_mode_between_two_tokens():

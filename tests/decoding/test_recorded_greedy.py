@@ -92,6 +92,21 @@ def test_steps_are_not_chained_after_rows_have_moved(monkeypatch):
         assert greedy_runner_for(runner, tokens[1:]) is None
 
 
+def test_a_stream_has_the_tokens_before_an_error(asked_runners):
+    model = make(DECODERS["learned positions"])
+    model.embeddings.positions.weight.data[4:] = torch.nan
+    found = []
+    for records in (False, True):
+        if records:
+            record_steps(model)
+        found.append([])
+        tokens = stream(model, [5], GenerationConfig(max_new_tokens=9, min_new_tokens=9), end=END)
+        with pytest.raises(FloatingPointError, match="NaN"):
+            found[-1].extend(tokens)
+    assert len(found[0]) == 4
+    assert found[1] == found[0]
+
+
 def test_unusable_logits_raise_an_error_in_chained_steps(asked_runners):
     model = make(PAIR)
     model.get_parameter("head.out_proj.bias").data.fill_(float("nan"))

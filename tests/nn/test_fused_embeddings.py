@@ -8,6 +8,7 @@ from typing_extensions import override
 from glassformer.kernels.kernel_set import KernelSet
 from glassformer.nn import Embeddings, LearnedPositions, SinusoidalPositions
 from glassformer.nn.fused_embeddings import embed
+from glassformer.nn.groupwise_linear import GroupwiseEmbedding, quantized_linear
 
 TOKENS = torch.tensor([[3, 1, 2], [0, 4, 4]])
 
@@ -23,9 +24,9 @@ class Looking(KernelSet):
         return not torch.is_grad_enabled()
 
     @override
-    def embed(self, tokens, table, scale, places, of_places):
+    def embed(self, tokens, table, scale, positions, position_table):
         self.n_calls += 1
-        return super().embed(tokens, table, scale, places, of_places)
+        return super().embed(tokens, table, scale, positions, position_table)
 
 
 @pytest.mark.parametrize(
@@ -62,13 +63,19 @@ def with_another_table():
     return embeddings
 
 
+def with_a_quantized_table():
+    embeddings = Embeddings(5, 32)
+    embeddings.tokens = GroupwiseEmbedding(quantized_linear(nn.Linear(32, 5), 8).matrix)
+    return embeddings
+
+
 def with_a_hook():
     embeddings = Embeddings(5, 4, positions=LearnedPositions(9, 4))
     embeddings.tokens.register_forward_hook(lambda module, inputs, result: result + 1)
     return embeddings
 
 
-@pytest.mark.parametrize("make", [with_types, with_another_table, with_a_hook])
+@pytest.mark.parametrize("make", [with_types, with_another_table, with_a_quantized_table, with_a_hook])
 def test_other_embeddings_are_called(make):
     embeddings, kernels = make().eval(), Looking()
     places = torch.arange(3)[None]

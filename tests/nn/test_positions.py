@@ -5,9 +5,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from typing_extensions import override
 
 from glassformer import reference
+from glassformer.kernels.kernel_set import KernelSet
 from glassformer.nn import Alibi, RelativeBias, Rotary, SinusoidalPositions, sinusoids
+from glassformer.nn.rotary_scaling import RotaryScaling
 from glassformer.reference.parameters import Parameters
 from glassformer.reference.positions import RelativeBias as ReferenceRelativeBias
 from glassformer.reference.positions import alibi
@@ -98,3 +101,19 @@ def test_rotary_refuses_odd_head_sizes():
 def test_rotary_angles_are_exact_at_large_positions():
     rotation = Rotary(4, theta=10000.0)(torch.tensor([[1_000_003]]))
     assert rotation.cos[0, 0, 0, 0].item() == pytest.approx(math.cos(1_000_003), abs=1e-12)
+
+
+@pytest.mark.parametrize("scaling", [None, RotaryScaling(kind="linear", factor=4.0)])
+def test_cached_frequencies_give_the_same_rotation_and_can_be_trained_with(scaling):
+    class Turning(KernelSet):
+        @override
+        def can_find_angles(self, positions):
+            return True
+
+    rotary, positions = Rotary(8, scaling=scaling), torch.arange(5)[None]
+    with torch.inference_mode():
+        found = rotary(positions, Turning())
+    for one, right in zip(found, Rotary(8, scaling=scaling)(positions), strict=True):
+        assert torch.equal(one, right)
+    (table,) = rotary._tables.values()
+    assert not table.is_inference()

@@ -116,10 +116,16 @@ def stream(
             scores = opened.runner.prefill(opened.given, opened.mask)
             steps, n_yielded = run_sequences(opened.runner, [row], scores, end=end), 0
         while row.reason is None:
+            failure = None
             with inference(model):  # around each step only, because the caller's own code runs in between
-                next(steps)
+                try:
+                    next(steps)
+                except Exception as error:  # tokens of earlier steps may have come with the one that failed
+                    failure = error
             yield from row.written[n_yielded:]
             n_yielded = len(row.written)
+            if failure is not None:
+                raise failure
 
 
 def _by_sampling(

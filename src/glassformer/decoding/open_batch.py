@@ -4,6 +4,7 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from operator import index
 from typing import NamedTuple
 
 import numpy as np
@@ -152,7 +153,7 @@ def pad_tokens(
 
 
 def join_ids(batch: Sequence[Sequence[int]]) -> np.ndarray:
-    """Return the ids of a batch as one array. Raises TypeError or OverflowError for what is no integer of 64 bits."""
+    """Return the ids of a batch as one array. Raises TypeError or OverflowError if an id is no integer of 64 bits."""
     joined = array("q")
     for tokens in batch:
         joined.fromlist(tokens if isinstance(tokens, list) else list(tokens))
@@ -173,6 +174,7 @@ def check_inputs(
 ) -> None:
     """Raise ValueError if an input is empty, longer than the model's `max_len`, or holds an id that is no token.
 
+    An id that is no integer raises TypeError.
     An encoder-decoder needs `begin`, the token after which it generates. A decoder-only model takes None. `begin` and
     the tokens that `config` names, such as `prefix`, are checked too. All checks are made on the host, before any id is
     copied to a GPU, because a wrong id there makes the GPU unusable for the rest of the process.
@@ -183,8 +185,8 @@ def check_inputs(
     if 0 in lengths:
         raise ValueError(f"input {lengths.index(0)} is empty: expected at least one token")
     if limit is not None and lengths and max(lengths) > limit:
-        index = next(index for index, length in enumerate(lengths) if length > limit)
-        raise ValueError(f"input {index} has {lengths[index]} tokens: expected at most max_len={limit}")
+        number = next(number for number, length in enumerate(lengths) if length > limit)
+        raise ValueError(f"input {number} has {lengths[number]} tokens: expected at most max_len={limit}")
     _check_ids(inputs, read_from)
     if config is not None:
         check_token_ids(config, vocab_size)
@@ -205,8 +207,11 @@ def _check_ids(inputs: Sequence[Sequence[int]], vocab_size: int) -> None:
             return
     except (TypeError, OverflowError):
         pass
-    for index, tokens in enumerate(inputs):  # find the input that is wrong
-        wrong = next((token for token in tokens if not hasattr(token, "__index__")), None)
-        if wrong is not None:
-            raise TypeError(f"input {index} holds {wrong!r}: expected token ids, which are integers")
-        check_id_list(f"input {index}", tokens, vocab_size)
+    for number, tokens in enumerate(inputs):  # find the input that is wrong
+        for token in tokens:
+            try:
+                index(token)
+            except TypeError:
+                message = f"input {number} holds {token!r}: expected token ids, which are integers"
+                raise TypeError(message) from None
+        check_id_list(f"input {number}", tokens, vocab_size)

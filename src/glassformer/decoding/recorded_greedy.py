@@ -26,7 +26,7 @@ class GreedyRunner:
         """(V,), added to the logits before the best token is chosen."""
         self._results = torch.zeros(MAX_STEPS_AHEAD, 2, recording.shape.rows, device=device)
         self._cache = recording.cache  # not the recording, which holds this object
-        self._start = torch.zeros(1, dtype=torch.long, device=device)
+        self._first = torch.zeros(1, dtype=torch.long, device=device)
         """The position of the cache after the first step of a call of `run`."""
         step = partial(
             _greedy_step,
@@ -35,7 +35,7 @@ class GreedyRunner:
             recording.tokens,
             self.bias,
             self._cache.position,
-            self._start,
+            self._first,
             self._results,
         )
         self._step = recording.record(step)
@@ -46,7 +46,7 @@ class GreedyRunner:
         The two numbers of a row are the score of its best token and the token's id.
         """
         self._cache.check_room(steps)
-        torch.add(self._cache.position, 1, out=self._start)
+        torch.add(self._cache.position, 1, out=self._first)
         for _ in range(steps):
             self._step()
             self._cache.count()
@@ -68,13 +68,13 @@ def _greedy_step(
     tokens: Tensor,
     bias: Tensor,
     position: Tensor,
-    start: Tensor,
+    first: Tensor,
     results: Tensor,
 ) -> Tensor:
     """Choose the best token of each row, write it to `tokens`, which the next step reads, and return `tokens`.
 
-    The scores of the best tokens and their ids are also written to `results[position - start]`, where `position` is
+    The scores of the best tokens and their ids are also written to `results[position - first]`, where `position` is
     that of the cache, which `score` increases by 1.
     """
-    kernels.choose_token(score(), bias, tokens, position, start, results)
+    kernels.choose_token(score(), bias, tokens, position, first, results)
     return tokens

@@ -225,15 +225,15 @@ class KernelSet:
         return False
 
     def embed(
-        self, tokens: Tensor, table: Tensor, scale: float | None, places: Tensor, of_places: Tensor | None
+        self, tokens: Tensor, table: Tensor, scale: float | None, positions: Tensor, position_table: Tensor | None
     ) -> Tensor:
-        """Return the rows of a table (V, C) at token ids (B, T), times `scale`, plus those of `of_places` (L, C).
+        """Return the rows of a table (V, C) at token ids (B, T), times `scale`, plus those of `position_table` (L, C).
 
-        `places` (B or 1, T) are the positions of the tokens. The product is rounded before the sum.
+        `positions` (B or 1, T) are those of the tokens. The product is rounded before the sum.
         """
         x = F.embedding(tokens, table)
         x = x if scale is None else x * scale
-        return x if of_places is None else x + F.embedding(places, of_places)
+        return x if position_table is None else x + F.embedding(positions, position_table)
 
     def rms_norm(self, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
         """Return x (..., C) divided by the root mean square of each row, times `weight` (C,)."""
@@ -360,16 +360,16 @@ class KernelSet:
         raise NotImplementedError(f"the {self.name} kernels do not sample: expected can_sample to be asked first")
 
     def choose_token(
-        self, scores: Tensor, bias: Tensor, tokens: Tensor, place: Tensor, start: Tensor, results: Tensor
+        self, scores: Tensor, bias: Tensor, tokens: Tensor, position: Tensor, first: Tensor, results: Tensor
     ) -> None:
         """Write the best token of each row of scores (N, V) + bias (V,) into `tokens` (N, 1).
 
-        Its score and its id are also written to `results[place - start]`; `results` is (steps, 2, N), the other two are
-        tensors (1,). NaN counts as the highest score.
+        Its score and its id are also written to `results[position - first]`. `position` and `first` are tensors (1,),
+        `results` is (steps, 2, N). NaN counts as the highest score.
         """
         best, chosen = (scores + bias).max(-1)
         tokens.copy_(chosen[:, None])
-        results.index_copy_(0, place - start, torch.stack([best.to(results), chosen.to(results)])[None])
+        results.index_copy_(0, position - first, torch.stack([best.to(results), chosen.to(results)])[None])
 
 
 def _normalize(x: Tensor, norm: NormWeights) -> Tensor:

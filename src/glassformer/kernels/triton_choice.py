@@ -24,7 +24,7 @@ if HAS_TRITON:
 
     @triton.jit  # type: ignore[untyped-decorator]
     def _choose_token(  # type: ignore[no-untyped-def]
-        scores, bias, tokens, place, start, results, s_n, t_k, t_c, vocab_size: tl.constexpr, block: tl.constexpr,
+        scores, bias, tokens, position, first, results, s_n, t_k, t_c, vocab_size: tl.constexpr, block: tl.constexpr,
         waits: tl.constexpr,
     ):  # fmt: skip
         """Write the token with the highest score + bias, and that score, for one batch row (one program each)."""
@@ -34,8 +34,8 @@ if HAS_TRITON:
         row = tl.program_id(0).to(tl.int64)
         lanes = tl.arange(0, block)
         best, chosen = tl.full([block], float("-inf"), tl.float32), lanes
-        for first in range(0, vocab_size, block):  # each lane keeps its own maximum
-            places = first + lanes
+        for begin in range(0, vocab_size, block):  # each lane keeps its own maximum
+            places = begin + lanes
             is_there = places < vocab_size
             numbers = tl.load(scores + row * s_n + places, mask=is_there, other=float("-inf")).to(tl.float32)
             numbers += tl.load(bias + places, mask=is_there, other=0.0)
@@ -44,11 +44,11 @@ if HAS_TRITON:
         has_nan = tl.max((best != best).to(tl.int32), 0) > 0
         most = tl.max(tl.where(best != best, float("-inf"), best), 0)
         is_best = tl.where(has_nan, best != best, best == most)
-        position = tl.min(tl.where(is_best, chosen, vocab_size), 0)
-        results += (tl.load(place) - tl.load(start)) * t_k + row
+        token = tl.min(tl.where(is_best, chosen, vocab_size), 0)
+        results += (tl.load(position) - tl.load(first)) * t_k + row
         tl.store(results, tl.where(has_nan, float("nan"), most))
-        tl.store(results + t_c, position)
-        tl.store(tokens + row, position)
+        tl.store(results + t_c, token)
+        tl.store(tokens + row, token)
 
     @triton.jit  # type: ignore[untyped-decorator]
     def _find_best(  # type: ignore[no-untyped-def]
@@ -76,7 +76,7 @@ if HAS_TRITON:
 
     @triton.jit  # type: ignore[untyped-decorator]
     def _take_best(  # type: ignore[no-untyped-def]
-        values, places, tokens, place, start, results, t_k, t_c, parts, block: tl.constexpr, waits: tl.constexpr
+        values, places, tokens, position, first, results, t_k, t_c, parts, block: tl.constexpr, waits: tl.constexpr
     ):
         """Write the best of what `_find_best` found for one row (one program each), as `_choose_token` does."""
         if waits:
@@ -90,11 +90,11 @@ if HAS_TRITON:
         most = tl.max(tl.where(is_nan, float("-inf"), best), 0)
         is_best = tl.where(has_nan, is_nan, best == most) & is_there
         found = tl.load(places + row * parts + part, mask=is_there, other=0)
-        position = tl.min(tl.where(is_best, found, 2147483647), 0)
-        results += (tl.load(place) - tl.load(start)) * t_k + row
+        token = tl.min(tl.where(is_best, found, 2147483647), 0)
+        results += (tl.load(position) - tl.load(first)) * t_k + row
         tl.store(results, tl.where(has_nan, float("nan"), most))
-        tl.store(results + t_c, position)
-        tl.store(tokens + row, position)
+        tl.store(results + t_c, token)
+        tl.store(tokens + row, token)
 
     @triton.jit  # type: ignore[untyped-decorator]
     def _choose_tokens(  # type: ignore[no-untyped-def]
@@ -127,11 +127,13 @@ def can_choose(scores: Tensor) -> bool:
     return scores.dtype in DTYPES and scores.stride(-1) == 1 and len(scores) > 0
 
 
-def choose_token(scores: Tensor, bias: Tensor, tokens: Tensor, place: Tensor, start: Tensor, results: Tensor) -> None:
+def choose_token(
+    scores: Tensor, bias: Tensor, tokens: Tensor, position: Tensor, first: Tensor, results: Tensor
+) -> None:
     """Choose the best token of each row, as `KernelSet.choose_token`."""
     rows, vocab_size = scores.shape
     if vocab_size > SPLIT_CHOICE and rows <= MAX_SPLIT_ROWS:
-        _choose_in_parts(scores, bias, tokens, place, start, results)
+        _choose_in_parts(scores, bias, tokens, position, first, results)
         return
     block = min(triton.next_power_of_2(vocab_size), MAX_BLOCK)
     strides = scores.stride(0), *results.stride()[:2]
@@ -139,13 +141,13 @@ def choose_token(scores: Tensor, bias: Tensor, tokens: Tensor, place: Tensor, st
     launch: Any = _choose_token[(rows,)]
     with on_device(scores.device):
         launch(
-            scores, bias, tokens, place, start, results, *strides, vocab_size, block, launches_early(scores.device),
+            scores, bias, tokens, position, first, results, *strides, vocab_size, block, launches_early(scores.device),
             num_warps=warps, **early_launch(scores.device),
         )  # fmt: skip
 
 
 def _choose_in_parts(
-    scores: Tensor, bias: Tensor, tokens: Tensor, place: Tensor, start: Tensor, results: Tensor
+    scores: Tensor, bias: Tensor, tokens: Tensor, position: Tensor, first: Tensor, results: Tensor
 ) -> None:
     """Choose tokens as `choose_token`, with several programs for each row and a second kernel that joins them."""
     rows, vocab_size = scores.shape
@@ -158,16 +160,18 @@ def _choose_in_parts(
         early = {"waits": launches_early(scores.device), **early_launch(scores.device)}
         find(scores, bias, values, places, scores.stride(0), vocab_size, PART_OF_CHOICE, num_warps=4, **early)
         block = triton.next_power_of_2(parts)
-        take(values, places, tokens, place, start, results, *results.stride()[:2], parts, block, num_warps=1, **early)
+        take(
+            values, places, tokens, position, first, results, *results.stride()[:2], parts, block, num_warps=1, **early
+        )
 
 
 def best_token(scores: Tensor) -> tuple[Tensor, Tensor]:
     """Return the best score of each row and its token, as `KernelSet.best_token`."""
     rows, vocab_size = scores.shape
     tokens = torch.empty(rows, 1, dtype=torch.long, device=scores.device)
-    start = torch.zeros(1, dtype=torch.long, device=scores.device)
+    zero = torch.zeros(1, dtype=torch.long, device=scores.device)
     results = torch.empty(1, 2, rows, device=scores.device)
-    choose_token(scores, torch.zeros(vocab_size, device=scores.device), tokens, start, start, results)
+    choose_token(scores, torch.zeros(vocab_size, device=scores.device), tokens, zero, zero, results)
     return results[0, 0].to(scores.dtype), tokens[:, 0]
 
 

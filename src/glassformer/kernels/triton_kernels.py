@@ -153,11 +153,12 @@ class TritonKernels(KernelSet):
 
     @override
     def embed(
-        self, tokens: Tensor, table: Tensor, scale: float | None, places: Tensor, of_places: Tensor | None
+        self, tokens: Tensor, table: Tensor, scale: float | None, positions: Tensor, position_table: Tensor | None
     ) -> Tensor:
-        if not self.can_embed(tokens, table) or (of_places is not None and of_places.dtype != table.dtype):
-            return super().embed(tokens, table, scale, places, of_places)
-        return embed_rows(tokens, table, scale, places, of_places)
+        is_same = position_table is None or position_table.dtype == table.dtype
+        embed: Any = embed_rows if is_same and self.can_embed(tokens, table) else super().embed
+        found: Tensor = embed(tokens, table, scale, positions, position_table)
+        return found
 
     @override
     def rms_norm(self, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
@@ -288,10 +289,10 @@ class TritonKernels(KernelSet):
 
     @override
     def choose_token(
-        self, scores: Tensor, bias: Tensor, tokens: Tensor, place: Tensor, start: Tensor, results: Tensor
+        self, scores: Tensor, bias: Tensor, tokens: Tensor, position: Tensor, first: Tensor, results: Tensor
     ) -> None:
         choose: Any = choose_token if can_choose(scores) else super().choose_token
-        choose(scores, bias, tokens, place, start, results)
+        choose(scores, bias, tokens, position, first, results)
 
 
 def _write(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, position: Tensor, stride: int) -> None:

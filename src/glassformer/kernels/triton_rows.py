@@ -1,4 +1,4 @@
-"""Small operations of a GPU's decoding steps in Triton: norms, rotation, gate, and the positions and masks of a step.
+"""Small operations of a GPU's decoding steps in Triton: embeddings, norms, rotations, gate, positions and masks.
 
 Each replaces several of torch's kernels, which take longer to launch than to run. The functions with `@triton.jit` run
 on the GPU, as many parallel programs; the Python functions launch them.
@@ -23,11 +23,11 @@ if HAS_TRITON:
 
     @triton.jit  # type: ignore[untyped-decorator]
     def _embed(  # type: ignore[no-untyped-def]
-        tokens, table, places, of_places, out, scale, t_b, t_t, p_b, p_t, length,
-        width: tl.constexpr, block: tl.constexpr, has_scale: tl.constexpr, has_places: tl.constexpr,
+        tokens, table, positions, position_table, out, scale, t_b, t_t, p_b, p_t, length,
+        width: tl.constexpr, block: tl.constexpr, has_scale: tl.constexpr, has_positions: tl.constexpr,
         waits: tl.constexpr,
     ):  # fmt: skip
-        """Write the embedding of one token (one program each): its row of `table`, scaled, plus that of its place."""
+        """Write the embedding of one token (one program each): its row of `table`, scaled, plus its position's row."""
         if waits:
             tl.extra.cuda.gdc_launch_dependents()
             tl.extra.cuda.gdc_wait()
@@ -38,9 +38,9 @@ if HAS_TRITON:
         values = tl.load(table + tl.load(tokens + row * t_b + column * t_t) * width + numbers, mask=is_there, other=0.0)
         if has_scale:
             values = (values.to(tl.float32) * scale).to(kind)
-        if has_places:
-            place = tl.load(places + row * p_b + column * p_t)
-            added = tl.load(of_places + place * width + numbers, mask=is_there, other=0.0)
+        if has_positions:
+            position = tl.load(positions + row * p_b + column * p_t)
+            added = tl.load(position_table + position * width + numbers, mask=is_there, other=0.0)
             values = (values.to(tl.float32) + added.to(tl.float32)).to(kind)
         tl.store(out + tl.program_id(0).to(tl.int64) * width + numbers, values, mask=is_there)
 
@@ -73,12 +73,12 @@ if HAS_TRITON:
         """Write cosine and sine of the angles of one token (one program each), in the dtype of the frequencies."""
         pairs = tl.arange(0, block)
         is_pair = pairs < half
-        speeds = tl.load(frequencies + pairs, mask=is_pair, other=0.0)
         if waits:
             tl.extra.cuda.gdc_launch_dependents()
             tl.extra.cuda.gdc_wait()
+        frequency = tl.load(frequencies + pairs, mask=is_pair, other=0.0)
         row, token = (tl.program_id(0) // length).to(tl.int64), (tl.program_id(0) % length).to(tl.int64)
-        angles = tl.load(positions + row * p_b + token * p_t).to(speeds.dtype) * speeds
+        angles = tl.load(positions + row * p_b + token * p_t).to(frequency.dtype) * frequency
         at = tl.program_id(0).to(tl.int64) * half + pairs
         tl.store(cos + at, tl.cos(angles), mask=is_pair)
         tl.store(sin + at, tl.sin(angles), mask=is_pair)
@@ -164,18 +164,21 @@ if HAS_TRITON:
         tl.store(key_end + row, end)
 
 
-def embed_rows(tokens: Tensor, table: Tensor, scale: float | None, places: Tensor, of_places: Tensor | None) -> Tensor:
-    """Return the embeddings (B, T, C) of tokens at their places, as `KernelSet.embed`."""
+def embed_rows(
+    tokens: Tensor, table: Tensor, scale: float | None, positions: Tensor, position_table: Tensor | None
+) -> Tensor:
+    """Return the embeddings (B, T, C) of tokens at their positions, as `KernelSet.embed`."""
     (batch, length), width = tokens.shape, table.shape[1]
     out = torch.empty(batch, length, width, dtype=table.dtype, device=table.device)
-    places = places.expand(batch, length)
+    positions = positions.expand(batch, length)
     launch: Any = _embed[(batch * length,)]
     block = triton.next_power_of_2(width)
     with on_device(table.device):
         launch(
-            tokens, table.contiguous(), places, table if of_places is None else of_places.contiguous(), out,
-            1.0 if scale is None else scale, *tokens.stride(), *places.stride(), length,
-            width=width, block=block, has_scale=scale is not None, has_places=of_places is not None,
+            tokens, table.contiguous(), positions,
+            table if position_table is None else position_table.contiguous(), out, 1.0 if scale is None else scale,
+            *tokens.stride(), *positions.stride(), length,
+            width=width, block=block, has_scale=scale is not None, has_positions=position_table is not None,
             waits=launches_early(table.device), num_warps=4 if block <= 4096 else 8, enable_fp_fusion=False,
             **early_launch(table.device),
         )  # fmt: skip  # one instruction for product and sum would not round the product

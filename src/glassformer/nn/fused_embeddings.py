@@ -1,6 +1,7 @@
-"""Embeddings by one kernel: look up tokens and positions, scale, and add (`KernelSet.embed`).
+"""Embeddings by one kernel, for decoding steps, prompts and encoders (`KernelSet.embed`).
 
-In a decoding step on a GPU, each of torch's four kernels takes longer to start than to run.
+It looks up tokens and positions, scales, and adds. In a step on a GPU, each of torch's four kernels takes longer to
+start than to run.
 """
 
 from torch import Tensor, nn
@@ -13,19 +14,25 @@ from glassformer.nn.positions import LearnedPositions, SinusoidalPositions
 
 def embed(embeddings: Embeddings, tokens: Tensor, positions: Tensor, kernels: KernelSet | None) -> Tensor:
     """Return `embeddings(tokens, positions)`, (B, T, C), by one kernel where `kernels` have one."""
-    weight, added = embeddings.tokens.weight, embeddings.positions
-    is_plain = (
-        type(embeddings) is Embeddings
-        and type(embeddings.tokens) is nn.Embedding
-        and (added is None or type(added) in (LearnedPositions, SinusoidalPositions))
-        and embeddings.token_types is None
-    )
-    if kernels is None or not is_plain or not kernels.can_embed(tokens, weight) or must_be_called(embeddings):
+    if kernels is None or not _are_plain(embeddings) or must_be_called(embeddings):
         return embeddings(tokens, positions)
-    table = None
+    table, added = embeddings.tokens.weight, embeddings.positions
+    if not kernels.can_embed(tokens, table):
+        return embeddings(tokens, positions)
+    position_table = None
     if isinstance(added, LearnedPositions | SinusoidalPositions):
-        table = added.rows(weight.dtype, weight.device)
-    x = kernels.embed(tokens, weight, embeddings.scale, positions, table)
+        position_table = added.rows(table.dtype, table.device)
+    x = kernels.embed(tokens, table, embeddings.scale, positions, position_table)
     if embeddings.norm is not None:
         x = embeddings.norm(x)
     return x if embeddings.projection is None else embeddings.projection(x)
+
+
+def _are_plain(embeddings: Embeddings) -> bool:
+    """Return whether the embeddings have ordinary tables: a quantized one, for example, has no `weight`."""
+    return (
+        type(embeddings) is Embeddings
+        and type(embeddings.tokens) is nn.Embedding
+        and (embeddings.positions is None or type(embeddings.positions) in (LearnedPositions, SinusoidalPositions))
+        and embeddings.token_types is None
+    )

@@ -59,7 +59,7 @@ class SinusoidalPositions(nn.Module):
         return self.rows(dtype, positions.device)[positions]
 
     def rows(self, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Return the vectors of all positions, (max_len, C), rounded from float64 to `dtype`. They are kept."""
+        """Return the vectors of all positions, (max_len, C), rounded from float64 to `dtype`. They are cached."""
         key = dtype, device
         if key not in self._tables:
             self._tables[key] = self.table().to(dtype).to(device)
@@ -143,31 +143,32 @@ class Rotary(nn.Module):
         Angles are computed in float64 where the device has it, because float32 is inexact at large positions.
         `kernels` may compute their cosine and sine; None is plain torch.
         """
-        frequencies = self._frequencies(positions.device)
-        if kernels is None or not kernels.can_find_angles(positions):
-            kernels = KernelSet()
-        cos, sin = kernels.find_angles(positions, frequencies)  # (B or 1, 1, T, D/2)
+        device = positions.device
+        if kernels is not None and kernels.can_find_angles(positions):
+            cos, sin = kernels.find_angles(positions, self._cached_frequencies(device))  # (B or 1, 1, T, D/2)
+        else:
+            is_scaled = self.scaling is not None
+            frequencies = self._cached_frequencies(device) if is_scaled else self._frequencies(device)
+            cos, sin = KernelSet().find_angles(positions, frequencies)
         if self.scaling is None or self.scaling.amplitude == 1.0:
             return Rotation(cos, sin)
         return Rotation(cos * self.scaling.amplitude, sin * self.scaling.amplitude)
 
     def _frequencies(self, device: torch.device) -> Tensor:
-        """Return the frequencies, (D/2,), scaled if there is a scaling.
-
-        They are kept, because a CUDA graph cannot record a copy from the host.
-        """
-        if device in self._tables:
-            return self._tables[device]
+        """Return the frequencies, (D/2,), scaled if there is a scaling."""
         dtype = widest_float(device)
         if self.scaling is None:
             exponent = torch.arange(0, self.head_dim, 2, device=device, dtype=dtype) / self.head_dim
-            found = self.theta**-exponent
-        else:
-            values = self.scaling.scale(rotary_frequencies(self.head_dim, self.theta), self.theta)
-            found = torch.tensor(values, dtype=dtype, device=device)
-        if not torch.compiler.is_compiling():  # which traces without values
-            self._tables[device] = found
-        return found
+            return self.theta**-exponent
+        values = self.scaling.scale(rotary_frequencies(self.head_dim, self.theta), self.theta)
+        return torch.tensor(values, dtype=dtype, device=device)
+
+    def _cached_frequencies(self, device: torch.device) -> Tensor:
+        """Return the same from a table. A CUDA graph cannot record a copy from the host, as scaled ones need."""
+        if device not in self._tables:
+            with torch.inference_mode(False):  # training may use them later
+                self._tables[device] = self._frequencies(device)
+        return self._tables[device]
 
 
 class RelativeBias(nn.Module):
