@@ -14,11 +14,10 @@ from glassformer.nn.positions import LearnedPositions, SinusoidalPositions
 
 def embed(embeddings: Embeddings, tokens: Tensor, positions: Tensor, kernels: KernelSet | None) -> Tensor:
     """Return `embeddings(tokens, positions)`, (B, T, C), by one kernel where `kernels` have one."""
-    if kernels is None or not _are_plain(embeddings) or must_be_called(embeddings):
+    can_fuse = kernels is not None and _are_plain(embeddings) and kernels.can_embed(tokens, embeddings.tokens.weight)
+    if kernels is None or not can_fuse or must_be_called(embeddings):
         return embeddings(tokens, positions)
     table, added = embeddings.tokens.weight, embeddings.positions
-    if not kernels.can_embed(tokens, table):
-        return embeddings(tokens, positions)
     position_table = None
     if isinstance(added, LearnedPositions | SinusoidalPositions):
         position_table = added.rows(table.dtype, table.device)
