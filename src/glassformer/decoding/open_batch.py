@@ -174,10 +174,10 @@ def check_inputs(
 ) -> None:
     """Raise ValueError if an input is empty, longer than the model's `max_len`, or holds an id that is no token.
 
-    An id that is no integer raises TypeError.
-    An encoder-decoder needs `begin`, the token after which it generates. A decoder-only model takes None. `begin` and
-    the tokens that `config` names, such as `prefix`, are checked too. All checks are made on the host, before any id is
-    copied to a GPU, because a wrong id there makes the GPU unusable for the rest of the process.
+    An id that is no integer raises TypeError. An encoder-decoder needs `begin`, the token after which it generates. A
+    decoder-only model takes None. `begin` and the tokens that `config` names, such as `prefix`, are checked too. All
+    checks are made on the host, before any id is copied to a GPU, because a wrong id there makes the GPU unusable for
+    the rest of the process.
     """
     vocab_size, limit = model.config.vocab_size, model.config.max_len
     read_from = model.config.source_vocab if isinstance(model, EncoderDecoderModel) else vocab_size

@@ -174,6 +174,7 @@ def embed_rows(
     launch: Any = _embed[(batch * length,)]
     block = triton.next_power_of_2(width)
     with on_device(table.device):
+        # Without enable_fp_fusion=False, one instruction would compute product and sum and not round the product.
         launch(
             tokens, table.contiguous(), positions,
             table if position_table is None else position_table.contiguous(), out, 1.0 if scale is None else scale,
@@ -181,7 +182,7 @@ def embed_rows(
             width=width, block=block, has_scale=scale is not None, has_positions=position_table is not None,
             waits=launches_early(table.device), num_warps=4 if block <= 4096 else 8, enable_fp_fusion=False,
             **early_launch(table.device),
-        )  # fmt: skip  # one instruction for product and sum would not round the product
+        )  # fmt: skip
     return out
 
 

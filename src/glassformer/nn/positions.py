@@ -147,6 +147,7 @@ class Rotary(nn.Module):
         if kernels is not None and kernels.can_find_angles(positions):
             cos, sin = kernels.find_angles(positions, self._cached_frequencies(device))  # (B or 1, 1, T, D/2)
         else:
+            # The device itself can compute unscaled frequencies, so they need no table, which tracing would fill.
             is_scaled = self.scaling is not None
             frequencies = self._cached_frequencies(device) if is_scaled else self._frequencies(device)
             cos, sin = KernelSet().find_angles(positions, frequencies)
@@ -164,7 +165,7 @@ class Rotary(nn.Module):
         return torch.tensor(values, dtype=dtype, device=device)
 
     def _cached_frequencies(self, device: torch.device) -> Tensor:
-        """Return the same from a table. A CUDA graph cannot record a copy from the host, as scaled ones need."""
+        """Return the frequencies from a table: a CUDA graph cannot record the copy from the host of scaled ones."""
         if device not in self._tables:
             with torch.inference_mode(False):  # training may use them later
                 self._tables[device] = self._frequencies(device)
