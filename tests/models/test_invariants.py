@@ -169,6 +169,35 @@ def test_cached_and_chunked_forward_equal_uncached(positions, data, cuts, pad, s
 
 @every_position
 @few
+@given(
+    data=st.data(), before=st.integers(0, 3), length=st.integers(1, 7), pad=st.integers(0, 2), seed=st.integers(0, 99)
+)
+def test_the_only_wanted_token_gets_the_hidden_state_that_it_has_among_all(positions, data, before, length, pad, seed):
+    config = data.draw(configs(positions, ["decoder"]))
+    torch.manual_seed(seed)
+    model = random_model(config)
+    tokens = torch.randint(0, 13, (2, before + length + 1))
+    mask = torch.ones(2, before + length + 1, dtype=torch.bool)
+    mask[1, :pad] = False
+    wanted = torch.tensor([data.draw(st.integers(0, length - 1)), length - 1])
+    states, steps = [], []
+    with torch.no_grad():
+        for place in (None, wanted):
+            cache, options = model.new_cache(2, before + length + 1), {} if place is None else {"wanted": place}
+            for start, end, more in ((0, before, {}), (before, before + length, options)):
+                if end > start:
+                    states.append(model.decode(tokens[:, start:end], mask[:, start:end], cache=cache, **more))
+            steps.append(model(tokens[:, -1:], cache=cache))
+    *_, whole = states[: len(states) // 2]
+    is_real = mask[:, before : before + length][[0, 1], wanted]
+    torch.testing.assert_close(
+        states[-1][:, 0][is_real], whole[[0, 1], wanted][is_real], atol=1e-10, rtol=1e-10, equal_nan=False
+    )
+    torch.testing.assert_close(*steps, atol=1e-10, rtol=1e-10)  # all keys and values are in the cache
+
+
+@every_position
+@few
 @given(data=st.data(), seed=st.integers(0, 1000))
 def test_padding_between_real_tokens_does_not_change_outputs(positions, data, seed):
     """Such padding occurs when right-padded prompts are continued."""

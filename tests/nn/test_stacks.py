@@ -74,3 +74,28 @@ def test_the_number_of_layers_must_equal_the_depth_or_be_1():
     assert Stack([layers[0]], depth=5).depth == 5
     with pytest.raises(ValueError, match="2 layers for a depth of 3: expected 3, or 1 to share"):
         Stack(list(layers), depth=3)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["tiny-gpt2", "tiny-llama"])
+def test_the_last_layer_computes_wanted_tokens_only_unless_a_hook_would_miss_the_others(name):
+    model, tokens = random_model(preset(name)), torch.randint(0, 39, (2, 6))
+    wanted = torch.tensor([2, 5])
+    expected = model.decode(tokens)[[0, 1], wanted][:, None]
+    given = []
+    first, last = (layer.ffn.down_proj for layer in (model.decoder.layers[0], model.decoder.layers[-1]))
+    for linear in (first, last):
+        linear.register_forward_pre_hook(lambda _, args: given.append(tuple(args[0].shape[:2])))
+    torch.testing.assert_close(model.decode(tokens, wanted=wanted), expected, atol=1e-12, rtol=1e-12)
+    assert given == [(2, 6), (2, 6)]  # the hook sees every token
+    for linear in (first, last):
+        linear._forward_pre_hooks.clear()
+    apply = torch.nn.functional.linear
+    with pytest.MonkeyPatch.context() as patch:
+        given.clear()
+        patch.setattr("torch.nn.functional.linear", lambda x, *more: (given.append(x.shape[1]), apply(x, *more))[1])
+        torch.testing.assert_close(model.decode(tokens, wanted=wanted), expected, atol=1e-12, rtol=1e-12)
+    half = len(given) // 2
+    assert set(given[:half]) == {6}
+    assert given[half:].count(6) == 3  # queries, keys and values
+    assert set(given[half + 3 :]) == {1}

@@ -53,11 +53,13 @@ class DecoderModel(Model):
         token_types: Tensor | None = None,
         segments: Tensor | None = None,
         cache: KVCache | None = None,
+        wanted: Tensor | None = None,
     ) -> Tensor:
         """Return the last hidden states (B, T, C) of token ids (B, T), before the head.
 
         The arguments are those of `forward`. With a cache, `tokens` and `mask` hold only the new tokens, which follow
-        those in the cache.
+        those in the cache. With `wanted` (B,) only the hidden state of one token of each sequence is computed, the one
+        at that place: (B, 1, C).
         """
         inputs = prepare(
             "tokens",
@@ -75,9 +77,8 @@ class DecoderModel(Model):
             x = embed(self.embeddings, tokens, inputs.positions, cache.kernels)
         else:
             x = self.embeddings(tokens, inputs.positions, token_types)
-        return self.decoder(
-            x, positions=inputs.positions, key_positions=inputs.key_positions, mask=inputs.mask, cache=cache
-        )
+        positions = {"positions": inputs.positions, "key_positions": inputs.key_positions}
+        return self.decoder(x, **positions, mask=inputs.mask, cache=cache, wanted=wanted)
 
     def new_cache(self, batch_size: int, capacity: int) -> KVCache:
         """Return an empty cache for `capacity` tokens per sequence, with the model's device and dtype."""

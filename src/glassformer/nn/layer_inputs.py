@@ -5,6 +5,7 @@ global: they ignore the mask's window, and their rotary positions may have anoth
 """
 
 from collections.abc import Collection
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.kernels.kernel_set import KernelSet
-from glassformer.nn.masks import Mask
+from glassformer.nn.masks import Mask, pick
 from glassformer.nn.positions import Rotary, Rotation
 
 
@@ -46,6 +47,12 @@ class SharedInputs:
     is_additive: bool
     """Whether the mask is made additive here. Layers of disentangled attention do so with their own bias."""
 
+    def at(self, wanted: Tensor) -> "SharedInputs":
+        """Return the inputs of one token of each sequence, the one at place `wanted` (B,). All keys remain."""
+        n_queries = self.positions.shape[1]
+        mask = None if self.mask is None else self.mask.at(wanted, n_queries, self.n_keys)
+        return replace(self, positions=pick(self.positions, wanted), mask=mask)
+
 
 class LayerInputs:
     """Computes the mask, bias and rotation of each kind of layer when the first layer of the kind asks for them.
@@ -72,6 +79,12 @@ class LayerInputs:
     def of(self, index: int, place: int) -> dict[str, Any]:
         """Return the mask, the bias and the rotation of layer `index`, whose weights are those of layer `place`."""
         return self._mask_and_bias(index, place) | {"rotation": self._rotation(index)}
+
+    def at(self, wanted: Tensor, index: int, place: int) -> dict[str, Any]:
+        """Return what `of` returns, but the mask and the bias of one token of each sequence: at place `wanted` (B,)."""
+        picked = copy(self)
+        picked.shared, picked._masks = self.shared.at(wanted), {}
+        return picked._mask_and_bias(index, place) | {"rotation": self._rotation(index), "wanted": wanted}
 
     def _mask_and_bias(self, index: int, place: int) -> dict[str, Any]:
         shared, bias_module, mask = self.shared, self.score_bias, self.shared.mask

@@ -14,7 +14,7 @@ Some decoders compute attention and feed-forward side by side: x = x + self_attn
 """
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
@@ -25,7 +25,7 @@ from glassformer.nn.dropout import Dropout
 from glassformer.nn.expert_feedforward import ExpertFeedForward
 from glassformer.nn.feedforward import FeedForward
 from glassformer.nn.fused_layer import LayerParts, can_fuse, fused_layer, must_be_called
-from glassformer.nn.masks import Mask
+from glassformer.nn.masks import Mask, pick
 from glassformer.nn.multi_head_attention import MultiHeadAttention
 from glassformer.nn.norms import normalize
 from glassformer.nn.positions import Rotation
@@ -71,13 +71,18 @@ class Sublayer(nn.Module):
 
         `kernels` may compute the norm; None is plain torch.
         """
+        y = f(self.input_of(x, kernels))
         if self.post_norm is not None:
-            return x + self.branch(normalize(self.post_norm, f(normalize(self.norm, x, kernels)), kernels))
+            return x + self.branch(normalize(self.post_norm, y, kernels))
         if self.placement == "output":
-            return x + self.branch(normalize(self.norm, f(x), kernels))
+            return x + self.branch(normalize(self.norm, y, kernels))
         if self.placement == "pre":
-            return x + self.branch(f(normalize(self.norm, x, kernels)))
-        return normalize(self.norm, x + self.branch(f(x)), kernels)
+            return x + self.branch(y)
+        return normalize(self.norm, x + self.branch(y), kernels)
+
+    def input_of(self, x: Tensor, kernels: KernelSet | None = None) -> Tensor:
+        """Return what f is applied to: the norm of x, or x itself where the norm comes after f."""
+        return normalize(self.norm, x, kernels) if self.placement in ("pre", "sandwich") else x
 
     def branch(self, y: Tensor) -> Tensor:
         """Return what is added to x, given y, the output of f: y with dropout and the multiplier."""
@@ -136,6 +141,7 @@ class Layer(nn.Module):
         memory_mask: Mask | None = None,
         cache: LayerCache | None = None,
         relative: RelativeVectors | None = None,
+        wanted: Tensor | None = None,
     ) -> Tensor:
         """Apply the layer to x (B, T, C) and return the same shape.
 
@@ -147,17 +153,26 @@ class Layer(nn.Module):
             memory_mask: Which tokens of the encoder's output may be attended to.
             cache: Keys and values of earlier calls.
             relative: Vectors of relative positions, for disentangled self-attention.
+            wanted: (B,), the place of the only token of each sequence whose output is wanted, as (B, 1, C). Of the
+                others only keys and values are computed, for `cache`. `mask` and `bias` are those of these tokens. It
+                needs `can_pick`.
         """
         self._check_memory(memory)
         self_cache, cross_cache = (None, None) if cache is None else (cache.self_attn, cache.cross_attn)
         kernels = None if cache is None else cache.kernels
-        if cache is not None and relative is None and cache.kernels.can_fuse_linear(x):
+        if cache is not None and relative is None and wanted is None and cache.kernels.can_fuse_linear(x):
             parts = self._fusible_parts()
             if parts is not None and can_fuse(parts, x, cache):
                 return fused_layer(parts, x, mask=mask, bias=bias, rotation=rotation, cache=cache)
 
+        tokens = x  # all of them; x is the wanted ones
+        if wanted is not None:
+            x = pick(tokens, wanted)
+
         def self_attn(y: Tensor) -> Tensor:
-            more = {} if relative is None else {"relative": relative}
+            more: dict[str, Any] = {} if relative is None else {"relative": relative}
+            if wanted is not None:
+                y, more["wanted"] = self.self_attn_sublayer.input_of(tokens, kernels), wanted
             return self.self_attn(y, mask=mask, bias=bias, rotation=rotation, cache=self_cache, **more)
 
         def cross_attn(y: Tensor) -> Tensor:
@@ -181,6 +196,11 @@ class Layer(nn.Module):
         if self.cross_attn_sublayer is not None:
             x = add(self.cross_attn_sublayer, x, cross_attn)
         return add(self.ffn_sublayer, x, ffn)
+
+    def can_pick(self) -> bool:
+        """Return whether `forward` takes `wanted`: not with hooks, which would see fewer tokens."""
+        is_own = type(self) is Layer and type(self.self_attn) is MultiHeadAttention
+        return is_own and type(self.self_attn_sublayer) is Sublayer and not must_be_called(self)
 
     def _fusible_parts(self) -> LayerParts | None:
         """Return the parts that `fused_layer` computes.

@@ -124,6 +124,24 @@ class Mask:
         additive = AdditiveMask.of(self, n_queries, n_keys, bias, like, kernels)
         return self if additive is None else replace(self, additive=additive)
 
+    def at(self, wanted: Tensor, n_queries: int, n_keys: int) -> "Mask":
+        """Return the mask of one query of each sequence, the one at place `wanted` (B,) among the queries."""
+        place = (n_keys - n_queries + wanted)[:, None]  # among the keys
+        allowed = None if self.allowed is None else self.allowed.expand(len(wanted), -1, n_queries, -1)
+        allowed = None if allowed is None else pick(allowed.transpose(1, 2), wanted).transpose(1, 2)
+        if self.causal:
+            is_before = (torch.arange(n_keys, device=wanted.device) <= place)[:, None, None]  # (B, 1, 1, S)
+            allowed = is_before if allowed is None else allowed & is_before
+        return replace(
+            self,
+            causal=False,
+            query_positions=None if self.query_positions is None else pick(self.query_positions, wanted),
+            query_segments=None if self.query_segments is None else pick(self.query_segments, wanted),
+            allowed=allowed,
+            additive=None,
+            by_blocks=False,
+        )
+
     def block(self, first: int, last: int, n_queries: int, n_keys: int, device: torch.device) -> "tuple[Mask, slice]":
         """Return the mask of the queries from `first` to before `last`, and the keys in their reach, which it is for.
 
@@ -270,6 +288,12 @@ def as_mask(name: str, values: Tensor) -> Tensor:
         if unexpected.numel():
             raise ValueError(f"{name} holds {unexpected[0].item()}: expected True/False or 1/0 (1 = may attend)")
     return values != 0
+
+
+def pick(x: Tensor, wanted: Tensor) -> Tensor:
+    """Return the entry of each sequence at place `wanted` (B,): (B or 1, T, ...) -> (B, 1, ...)."""
+    rows = torch.arange(len(wanted), device=wanted.device)
+    return x.expand(len(wanted), *x.shape[1:])[rows, wanted][:, None]
 
 
 def find_key_end(allowed: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from glassformer.kernels.kernel_set import KernelSet
 from glassformer.nn.attention_backends import Attend, Backend
 from glassformer.nn.cache import MemorySlot, SelfSlot
 from glassformer.nn.disentangled_positions import RelativeVectors, disentangled_bias
-from glassformer.nn.masks import Mask
+from glassformer.nn.masks import Mask, pick
 from glassformer.nn.norms import NormKind, make_norm, normalize
 from glassformer.nn.positions import Rotation
 from glassformer.nn.tensor_checks import check_divides, check_positive, check_width
@@ -126,6 +126,7 @@ class MultiHeadAttention(nn.Module):
         rotation: Rotation | None = None,
         cache: SelfSlot | MemorySlot | None = None,
         relative: RelativeVectors | None = None,
+        wanted: Tensor | None = None,
     ) -> Tensor:
         """Attend from `query` (B, T, C) to `key` and `value` (B, S, C) and return (B, T, C).
 
@@ -138,6 +139,8 @@ class MultiHeadAttention(nn.Module):
             cache: Keys and values of earlier calls. New ones are appended to it.
             relative: Vectors of relative positions, for disentangled self-attention: their products with queries and
                 keys are added to the scores. It needs as many key-value heads as heads.
+            wanted: (B,), the place of the only token of each sequence whose output is wanted, as (B, 1, C). All keys
+                and values are written to the cache. `mask` and `bias` are those of these queries.
 
         The hypotheses of a beam search share the encoder output of their sentence, so a cache may hold fewer encoder
         outputs than `query` has sequences; see `KVCache.memory_rows`.
@@ -146,6 +149,8 @@ class MultiHeadAttention(nn.Module):
         if relative is not None:
             table_q, table_k = self._project_vectors(relative.table)  # (H, 2N, D) each
             bias = disentangled_bias(q, k, table_q, table_k, relative.rows) * self.attend.scale
+        if wanted is not None:
+            q = pick(q.transpose(1, 2), wanted).transpose(1, 2)  # (B, H, 1, D)
         return self.merge(self.attend_to_shared(q, k, v, mask=mask, bias=bias))
 
     def attend_to_shared(

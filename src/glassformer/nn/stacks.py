@@ -13,7 +13,7 @@ from glassformer.nn.disentangled_positions import DisentangledPositions
 from glassformer.nn.fused_stack import can_fuse_stack, fused_stack
 from glassformer.nn.layer_inputs import LayerInputs, LayerKinds, SharedInputs
 from glassformer.nn.layers import Layer
-from glassformer.nn.masks import Mask
+from glassformer.nn.masks import Mask, pick
 from glassformer.nn.norms import normalize
 from glassformer.nn.positions import Alibi, RelativeBias, Rotary
 from glassformer.nn.tensor_checks import check_probability
@@ -76,6 +76,7 @@ class Stack(nn.Module):
         memory_mask: Mask | None = None,
         cache: KVCache | None = None,
         kernels: KernelSet | None = None,
+        wanted: Tensor | None = None,
     ) -> Tensor:
         """Apply all layers and the final norm to x (B, T, C) and return the same shape.
 
@@ -88,6 +89,8 @@ class Stack(nn.Module):
             memory_mask: Which tokens of the encoder's output may be attended to.
             cache: Keys and values of earlier calls. The new ones are written to it.
             kernels: Kernels for the attention and the norms; those of `cache` are used instead if it is given.
+            wanted: (B,), the place of the only token of each sequence whose output is wanted, as (B, 1, C). The last
+                layer then computes no more than the keys and values of the others, if it can.
         """
         if cache is not None:
             cache.check_layers(self.depth)
@@ -117,7 +120,8 @@ class Stack(nn.Module):
             result = fused_stack(self.layers, x, **given, memory_mask=memory_mask, kernels=kernels, cache=cache)
             if cache is not None:
                 cache.advance(x.shape[1])
-            return result
+            return result if wanted is None else pick(result, wanted)
+        length = x.shape[1]
         shared: dict[str, Any] = {"memory": memory, "memory_mask": memory_mask}
         if self.relative is not None:
             shared["relative"] = self.relative(positions, keys)
@@ -125,13 +129,19 @@ class Stack(nn.Module):
             if self.training and self.layer_drop and torch.rand(()) < self.layer_drop:
                 continue
             place = index % len(self.layers)
-            layer, inputs = self.layers[place], shared | by_layer.of(index, place)
+            layer = self.layers[place]
+            if wanted is not None and index == self.depth - 1 and isinstance(layer, Layer) and layer.can_pick():
+                inputs, wanted = shared | by_layer.at(wanted, index, place), None
+            else:
+                inputs = shared | by_layer.of(index, place)
             if self.gradient_checkpointing and self.training and cache is None:
                 x = checkpoint(layer, x, use_reentrant=False, **inputs)
             else:
                 x = layer(x, cache=cache.layer(index) if cache is not None else None, **inputs)
         if cache is not None:
-            cache.advance(x.shape[1])
+            cache.advance(length)
+        if wanted is not None:  # the last layer could not do it
+            x = pick(x, wanted)
         return x if self.norm is None else normalize(self.norm, x, kernels)
 
     def store_memory(self, memory: Tensor, cache: KVCache) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 from glassformer.kernels.cpp_kernels import CppKernels
 from glassformer.kernels.kernel_set import KernelSet
 from glassformer.models import DecoderModel, EncoderDecoderModel
+from glassformer.nn.masks import pick
 from glassformer.runtime.async_readback import upload
 from glassformer.runtime.cache_pool import CachePool, PoolRow
 from glassformer.runtime.cpu_graphs import CpuGraph
@@ -24,7 +25,7 @@ from glassformer.runtime.pool_views import FirstTokens, NextTokens, PoolView, St
 from glassformer.runtime.recorded_reading import RecordedReading, flops_per_token
 from glassformer.runtime.recorded_steps import TOKEN_STEP, addresses_of
 from glassformer.runtime.replayed_steps import ROWS
-from glassformer.runtime.step_runner import TextModel
+from glassformer.runtime.step_runner import TextModel, decode_at
 from glassformer.text.tokenizer import PAD
 
 GPU_ROWS = 1, 8, 32, 64, 128
@@ -89,7 +90,7 @@ class PoolRunner:
         scores = self._reading.read(rows, texts) if self._records_reading else None
         if scores is None:
             last = torch.tensor([len(text) - 1 for text in texts], device=self.pool.device)
-            scores = self._scores_after(self._hidden(rows, texts), last)
+            scores = self._logits(self._hidden(rows, texts, last))[:, 0]
         self._note(rows, texts)
         return scores
 
@@ -104,11 +105,7 @@ class PoolRunner:
 
     def _first_scores(self, tokens: Tensor, view: PoolView, last: Tensor) -> Tensor:
         """Read tokens (N, T) that begin texts, and return the logits (N, V) after the last ones (N,)."""
-        return self._scores_after(self._decode(tokens, view, None), last)
-
-    def _scores_after(self, hidden: Tensor, last: Tensor) -> Tensor:
-        picked = hidden[torch.arange(len(hidden), device=hidden.device), last]  # (N, C)
-        return self._logits(picked[:, None])[:, 0]
+        return self._logits(self._decode(tokens, view, None, last))[:, 0]
 
     def verify(self, rows: Sequence[PoolRow], texts: Sequence[Sequence[int]]) -> Tensor:
         """Read more tokens into each row and return the logits (N, T, V) after every one of them.
@@ -236,17 +233,20 @@ class PoolRunner:
         last = self.pool.capacity - 1
         return [row.length if row.length < last else last for row in rows]
 
-    def _hidden(self, rows: Sequence[PoolRow], texts: Sequence[Sequence[int]]) -> Tensor:
-        """Read more tokens into each row and return the hidden states (N, T, C), padded on the right."""
+    def _hidden(self, rows: Sequence[PoolRow], texts: Sequence[Sequence[int]], wanted: Tensor | None = None) -> Tensor:
+        """Read more tokens into each row and return the hidden states (N, T, C), padded on the right.
+
+        With `wanted` (N,) they are those of one token of each row, (N, 1, C).
+        """
         counts = [len(text) for text in texts]
         padded, _ = _pad(texts, self.pool.device)
         if not any(row.length for row in rows):
-            return self._decode(padded, FirstTokens(self.pool, rows), None)
+            return self._decode(padded, FirstTokens(self.pool, rows), None, wanted)
         longest, mask = max(row.memory_length for row in rows), None
         if longest:
             lengths = torch.tensor([row.memory_length for row in rows], device=self.pool.device)
             mask = _memory_mask(lengths, longest)
-        return self._decode(padded, NextTokens(self.pool, rows, counts, longest), mask)
+        return self._decode(padded, NextTokens(self.pool, rows, counts, longest), mask, wanted)
 
     def _note(self, rows: Sequence[PoolRow], texts: Sequence[Sequence[int]]) -> None:
         for row, text in zip(rows, texts, strict=True):
@@ -254,13 +254,18 @@ class PoolRunner:
             row.length += len(text)
             self.pool.touch(row)
 
-    def _decode(self, tokens: Tensor, view: PoolView, memory_mask: Tensor | None) -> Tensor:
+    def _decode(
+        self, tokens: Tensor, view: PoolView, memory_mask: Tensor | None, wanted: Tensor | None = None
+    ) -> Tensor:
         if isinstance(self.model, DecoderModel):
+            if wanted is not None:
+                return decode_at(self.model, tokens, wanted=wanted, cache=view)
             return self.model.decode(tokens, cache=view)
         # The keys and values of the encoder's output are in the pool; of the output itself only the shape matters.
         nothing = next(self.model.parameters()).new_zeros(())
         memory = nothing.expand(len(tokens), view.memory_length, self.model.config.d_model)
-        return EncoderDecoderModel.decode(self.model, tokens, memory, memory_mask, cache=view)
+        hidden = EncoderDecoderModel.decode(self.model, tokens, memory, memory_mask, cache=view)
+        return hidden if wanted is None else pick(hidden, wanted)
 
     def _logits(self, hidden: Tensor) -> Tensor:
         scores = self.model.apply_head(hidden)

@@ -9,9 +9,16 @@ from torch.nn import Module
 
 from glassformer.models import DecoderModel, EncoderDecoderModel, Model
 from glassformer.nn import KVCache
+from glassformer.nn.masks import pick
 from glassformer.runtime.cudnn_attention import attention_for_prompt, without_cudnn
 
 TextModel = DecoderModel | EncoderDecoderModel
+
+MIN_PICKED = {"cuda": 4096}
+"""From how many tokens, over all rows, the last layer computes only those whose output is wanted, by device.
+
+For fewer, its additional operations take longer on a GPU than the rest of the layer.
+"""
 
 
 class StepRunner:
@@ -52,15 +59,15 @@ class StepRunner:
     def logits(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return what `step` returns, in the dtype of the model."""
         if isinstance(self.model, DecoderModel):
-            hidden = self.model.decode(tokens, mask, cache=self.cache)
+            hidden = decode_at(self.model, tokens, mask, wanted=None, cache=self.cache)
         else:
             assert self.memory is not None
             # The base class's method, because the documents' `Transformer.decode` takes four-dimensional masks.
             hidden = EncoderDecoderModel.decode(
                 self.model, tokens, self.memory, self.memory_mask, mask, cache=self.cache
-            )
+            )[:, -1:]
         # The head is the widest layer: only the last position needs it.
-        return self.model.apply_head(hidden[:, -1:])[:, 0]
+        return self.model.apply_head(hidden)[:, 0]
 
     def prefill(self, tokens: Tensor, mask: Tensor | None = None, *, copies: int = 1) -> Tensor:
         """Make the first step: read the prompts (B, T) and return the logits (B·copies, V) of the next token.
@@ -100,6 +107,21 @@ class StepRunner:
     def keep(self, rows: Sequence[int]) -> None:
         """Keep only these rows, in this order."""
         self.reorder(torch.tensor(rows, device=self.device))
+
+
+def decode_at(
+    model: DecoderModel, tokens: Tensor, mask: Tensor | None = None, *, wanted: Tensor | None, cache: KVCache
+) -> Tensor:
+    """Return the last hidden states (N, 1, C) of the tokens at places `wanted` (N,) of `tokens` (N, T).
+
+    None means the last place. If it saves time, the last layer computes no others.
+    """
+    n_rows, length = tokens.shape
+    if length > 1 and tokens.numel() >= MIN_PICKED.get(tokens.device.type, 2):
+        wanted = torch.full((n_rows,), length - 1, device=tokens.device) if wanted is None else wanted
+        return model.decode(tokens, mask, cache=cache, wanted=wanted)
+    hidden = model.decode(tokens, mask, cache=cache)
+    return hidden[:, -1:] if wanted is None else pick(hidden, wanted)
 
 
 def modules_of(model: Module) -> list[Module]:
