@@ -8,18 +8,17 @@ import sys
 import pytest
 import torch
 
-from glassformer.kernels.triton_attention import choose_splits
-
 COMPARE = """
 import torch
-from glassformer.kernels import triton_attention
+from glassformer.kernels import triton_attention, triton_split_attention
+from glassformer.kernels.kernel_set import NewTokens, TokenPlace
 from glassformer.nn.masks import find_key_end
-from glassformer.kernels.triton_attention import NewTokens
+from glassformer.nn.positions import Rotation
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.manual_seed(0)
 for name, value in {"KEYS_PER_SPLIT": 16, "SPLIT_BLOCK": 16}.items():
-    setattr(triton_attention, name, value)
+    setattr(triton_split_attention, name, value)
 shapes = [(3, 4, 2, 1, 40, 16), (2, 4, 2, 3, 65, 32), (1, 9, 3, 1, 100, 64), (2, 20, 1, 1, 33, 16)]
 for rows, heads, groups, n_queries, n_keys, width in shapes:
     q = torch.randn(rows, n_queries, heads, width, device=device).transpose(1, 2)
@@ -41,14 +40,27 @@ for rows, heads, groups, n_queries, n_keys, width in shapes:
                     place = place.to(device)
                     full, stale = (k.clone(), v.clone()), (k.clone(), v.clone())
                     rows_at = torch.arange(rows, device=device), slice(None), place.expand(rows)
-                    new = NewTokens(*torch.randn(2, rows, groups, 1, width, device=device), place)
+                    new = NewTokens(
+                        *torch.randn(2, rows, groups, 1, width, device=device), TokenPlace(*stale, place)
+                    )
                     full[0][rows_at], full[1][rows_at] = new.k[:, :, 0], new.v[:, :, 0]
                     right_now = triton_attention.attend_filled(q, *full, added, end, 0.3)
                     found = triton_attention.attend_filled(q, *stale, added, end, 0.3, new)
                     assert torch.equal(stale[0], full[0]) and torch.equal(stale[1], full[1])
                     assert (found - right_now).abs().max() < 1e-6
+                    for n_angles in (1, rows):  # the query and the new key are rotated
+                        angles = torch.randn(n_angles, 1, 1, width // 2, device=device)
+                        rotation = Rotation(angles.cos(), angles.sin())
+                        full[0][rows_at] = rotation.rotate(new.k)[:, :, 0]
+                        right_now = triton_attention.attend_filled(rotation.rotate(q), *full, added, end, 0.3)
+                        found = triton_attention.attend_filled(
+                            q, *stale, added, end, 0.3, new._replace(angles=rotation)
+                        )
+                        assert (stale[0] - full[0]).abs().max() < 1e-6 and torch.equal(stale[1], full[1])
+                        assert (found - right_now).abs().max() < 1e-5
                     if device == "cuda":
-                        new = NewTokens(new.k.bfloat16(), new.v.bfloat16(), place)
+                        new = new._replace(k=new.k.bfloat16(), v=new.v.bfloat16())
+                        full[0][rows_at] = new.k[:, :, 0].float()
                         full, stale = ([x.bfloat16() for x in pair] for pair in (full, (k, v)))
                         short = [x.bfloat16() for x in (q, added)]
                         right_now = triton_attention.attend_filled(short[0], *full, short[1], end, 0.3)
@@ -68,11 +80,3 @@ def test_attention_in_splits_and_by_one_program_equals_plain_torch():
     if "InterpreterError: TypeError('only 0-dimensional arrays" in done.stderr:
         pytest.skip("the interpreter of this Triton does not work with this NumPy")
     assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize(
-    ("n_heads", "n_keys", "n_splits"),
-    [(8, 32_000, 64), (2, 131_000, 128), (1, 1024, 8), (64, 4096, 8), (4096, 9000, 1)],
-)
-def test_long_caches_are_split_to_keep_a_gpu_busy(n_heads, n_keys, n_splits):
-    assert choose_splits(n_heads, n_keys) == n_splits

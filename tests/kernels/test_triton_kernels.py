@@ -11,7 +11,7 @@ import torch
 COMPARE = """
 import torch
 from glassformer.kernels import triton_kernels
-from glassformer.kernels.kernel_set import TokenPlace
+from glassformer.kernels.kernel_set import NewTokens, TokenPlace
 from glassformer.nn.masks import find_key_end
 
 kernels = triton_kernels.TritonKernels()
@@ -42,7 +42,7 @@ for rows, heads, groups, n_queries, n_keys, width in shapes:
         short = kernels.attend(*(x.bfloat16() for x in (q, keys, values, added)), find_key_end(allowed), 0.3)
         assert (short - right).abs().max() < 0.05
     if n_queries == 1:
-        found = kernels.write_and_attend(q, k, v, empty, added, find_key_end(allowed), 0.3)
+        found = kernels.write_and_attend(q, NewTokens(k, v, empty), added, find_key_end(allowed), 0.3)
         assert torch.equal(empty.keys, keys) and torch.equal(empty.values, values)
         assert (found - right).abs().max() < 1e-5
     alone = kernels.attend(q, keys, values, added, torch.tensor([n_keys], device=device), 0.3)

@@ -8,6 +8,7 @@ from typing_extensions import override
 
 from glassformer.kernels.kernel_set import KernelSet
 from glassformer.nn import fused_layer
+from glassformer.nn.positions import Rotation
 from glassformer.runtime.cache_pool import CachePool
 from glassformer.runtime.packed_model import pack
 from glassformer.runtime.pool_runner import PoolRunner
@@ -48,7 +49,8 @@ class Attending(Fusing):
 
     def __init__(self):
         super().__init__()
-        self.n_written = 0
+        self.n_written = self.n_rotated = 0
+        self.rotates = False
 
     @override
     def can_attend_to_cache(self, like):
@@ -73,9 +75,18 @@ class Attending(Fusing):
         keys[rows], values[rows] = k[:, :, 0], v[:, :, 0]
 
     @override
-    def write_and_attend(self, q, k, v, place, added, key_end, scale):
-        self.n_written += k.shape[0]
-        return super().write_and_attend(q, k, v, place, added, key_end, scale)
+    def can_rotate_within(self, keys, angles):
+        return self.rotates
+
+    @override
+    def rotate(self, x, cos, sin):
+        return Rotation(cos, sin).rotate(x)
+
+    @override
+    def write_and_attend(self, q, new, added, key_end, scale):
+        self.n_written += new.k.shape[0]
+        self.n_rotated += new.angles is not None
+        return super().write_and_attend(q, new, added, key_end, scale)
 
 
 def logits_of(model, parts, kernels):
@@ -95,9 +106,11 @@ def test_a_fused_layer_computes_what_the_modules_compute(config):
     assert kernels.n_calls == 2 * 4 * n_fused
 
 
+@pytest.mark.parametrize("rotates", [False, True])
 @pytest.mark.parametrize("name", ["learned positions", "window", "gated"])
-def test_a_kernel_writes_the_new_token_and_attends_to_it(name):
+def test_a_kernel_writes_the_new_token_and_attends_to_it(name, rotates):
     model, kernels = pack(make(CONFIGS[name])), Attending()
+    kernels.rotates = rotates
     first, *tokens = torch.randint(3, 23, (2, 10)).split([7, 1, 1, 1], 1)
     with torch.inference_mode():
         cache = Recording(model, Shape(2, 20), Steps(model, compile=False), kernels).cache
@@ -107,6 +120,8 @@ def test_a_kernel_writes_the_new_token_and_attends_to_it(name):
         for token in tokens:
             assert torch.allclose(plain.step(token), fixed.step(token), atol=1e-6)
     assert kernels.n_written == len(tokens) * model.config.n_decoder_layers * 2
+    is_rotated = rotates and model.config.positions == "rotary"
+    assert kernels.n_rotated == is_rotated * len(tokens) * model.config.n_decoder_layers
 
 
 def test_rows_of_a_pool_write_and_attend_at_their_own_positions():

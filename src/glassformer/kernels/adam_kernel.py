@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from glassformer.kernels.triton_attention import HAS_TRITON, on_device
+from glassformer.kernels.triton_launch import HAS_TRITON, on_device
 
 CHUNK, BLOCK, WARPS = 1 << 13, 1 << 10, 16
 """Numbers that one Triton program updates in all and at a time, and its warps: the fastest of 14 choices on an H200."""

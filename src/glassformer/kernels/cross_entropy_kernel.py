@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from glassformer.kernels.triton_attention import HAS_TRITON, on_device
+from glassformer.kernels.triton_launch import HAS_TRITON, on_device
 
 MAX_LANES, LANE, WARPS = 1 << 9, 8, 16
 """The most lanes of a Triton program, the neighboring logits of a lane, and the warps: the fastest of 24 on an H200."""

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from glassformer.kernels.triton_attention import HAS_TRITON, on_device
+from glassformer.kernels.triton_launch import HAS_TRITON, on_device
 
 CHUNK, MAX_BLOCK = 64, 128
 """Sorted tokens and columns of a program of the first kernel."""

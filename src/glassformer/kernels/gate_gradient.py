@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from glassformer.kernels.gradient_rows import ACTIVATIONS, gradient_of, value_of
-from glassformer.kernels.triton_attention import HAS_TRITON, on_device
+from glassformer.kernels.triton_launch import HAS_TRITON, on_device
 
 BLOCK, WARPS = 1024, 4
 """Columns of a program, and its warps: a thread reads eight numbers of each matrix at a time, which is 16 bytes."""

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from glassformer.kernels.float8_rows import E4M3, LARGEST, MAX_BLOCK, quantize_rows
-from glassformer.kernels.triton_attention import HAS_TRITON, on_device
+from glassformer.kernels.triton_launch import HAS_TRITON, on_device
 
 ACTIVATIONS = {"relu": 0, "gelu": 1, "gelu_tanh": 2, "silu": 3}
 """The activations that have kernels, and their numbers there."""

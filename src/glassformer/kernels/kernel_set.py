@@ -18,8 +18,6 @@ MAX_QUERIES = 16
 """The attention kernels of a GPU take at most this many queries: a tensor core multiplies at least 16 rows at once."""
 MAX_CHOICES = 64
 """Up to this many best tokens, repeated selection is faster than sorting."""
-
-
 ACTIVATIONS = (None, "relu", "gelu", "gelu_tanh", "silu")
 """The activations of `fused_linear`; None is the identity."""
 
@@ -43,6 +41,16 @@ class TokenPlace(NamedTuple):
     """(B, G, S, D)"""
     position: Tensor
     """(1,), or (B,) with a position for each row."""
+
+
+class NewTokens(NamedTuple):
+    """A new key and value for each batch row, (B, G, 1, D), and where they belong."""
+
+    k: Tensor
+    v: Tensor
+    place: TokenPlace
+    angles: tuple[Tensor, Tensor] | None = None
+    """Cosine and sine, as `rotate` takes them, by which `k` and its row's query are rotated first."""
 
 
 class StepNumbers(NamedTuple):
@@ -149,12 +157,17 @@ class KernelSet:
         are all masked gets zeros. There is no plain version here: `nn/attention_backends.py` has it for any number of
         queries.
         """
-        raise NotImplementedError(f"the {self.name} kernels have no attention: expected can_attend to be asked first")
+        raise NotImplementedError(f"the {self.name} kernels have no attention: expected a call of can_attend first")
 
-    def write_and_attend(
-        self, q: Tensor, k: Tensor, v: Tensor, place: "TokenPlace", added: Tensor, key_end: Tensor, scale: float
-    ) -> Tensor:
-        """Write one new key and value per batch row, (B, G, 1, D), into the cache, and then `attend` to the cache."""
+    def can_rotate_within(self, keys: Tensor, angles: tuple[Tensor, Tensor]) -> bool:
+        """Return whether `write_and_attend` takes these angles, for one query per row and head and this cache."""
+        return False
+
+    def write_and_attend(self, q: Tensor, new: "NewTokens", added: Tensor, key_end: Tensor, scale: float) -> Tensor:
+        """Write the new keys and values into the cache, and then `attend` to the cache."""
+        k, v, place, angles = new
+        if angles is not None:
+            q, k = self.rotate(q, *angles), self.rotate(k, *angles)
         write = self.write_token if len(place.position) == 1 else self.write_rows
         write(k, v, *place)
         return self.attend(q, place.keys, place.values, added, key_end, scale)
@@ -237,15 +250,15 @@ class KernelSet:
 
     def rms_norm(self, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
         """Return x (..., C) divided by the root mean square of each row, times `weight` (C,)."""
-        raise NotImplementedError(f"the {self.name} kernels have no norms: expected has_row_kernels to be asked first")
+        raise NotImplementedError(f"the {self.name} kernels have no norms: expected a call of has_row_kernels first")
 
     def layer_norm(self, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
         """Return x (..., C) with mean 0 and variance 1 in each row, times `weight` (C,) plus `bias` (C,)."""
-        raise NotImplementedError(f"the {self.name} kernels have no norms: expected has_row_kernels to be asked first")
+        raise NotImplementedError(f"the {self.name} kernels have no norms: expected a call of has_row_kernels first")
 
     def silu_gate(self, gate: Tensor, up: Tensor) -> Tensor:
         """Return silu(gate) * up, all (..., C)."""
-        raise NotImplementedError(f"the {self.name} kernels have no gate: expected has_row_kernels to be asked first")
+        raise NotImplementedError(f"the {self.name} kernels have no gate: expected a call of has_row_kernels first")
 
     def can_find_angles(self, positions: Tensor) -> bool:
         """Return whether `find_angles` is faster than plain torch for these position numbers (B, T)."""
@@ -261,9 +274,7 @@ class KernelSet:
 
         `cos` and `sin` are (B or 1, 1, T, D/2), in float64 or the dtype of x.
         """
-        raise NotImplementedError(
-            f"the {self.name} kernels have no rotation: expected has_row_kernels to be asked first"
-        )
+        raise NotImplementedError(f"the {self.name} kernels have no rotation: expected a call of has_row_kernels first")
 
     def write_token(self, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, position: Tensor) -> None:
         """Write one new key and value per batch row, (B, G, 1, D), into the cache (B, G, S, D) at `position`."""
@@ -282,16 +293,14 @@ class KernelSet:
         `real` (B, S) says which tokens of the cache are real; the new ones are at `position`. Positions are less than
         `max_len`. There is no plain version here: `models/inputs.py` has it for all kinds of masks.
         """
-        raise NotImplementedError(
-            f"the {self.name} kernels number no steps: expected can_number_step to be asked first"
-        )
+        raise NotImplementedError(f"the {self.name} kernels number no steps: expected a call of can_number_step first")
 
     def mask_padding(self, real: Tensor, dtype: torch.dtype) -> PaddingMask:
         """Return the additive form of a mask (B, S) that is True for real tokens.
 
         There is no plain version here: `nn/masks.py` has it for all kinds of masks.
         """
-        raise NotImplementedError(f"the {self.name} kernels make no masks: expected can_number_step to be asked first")
+        raise NotImplementedError(f"the {self.name} kernels make no masks: expected a call of can_number_step first")
 
     def can_write_rows(self, k: Tensor, v: Tensor, keys: Tensor) -> bool:
         """Return whether `write_rows` supports these tensors."""
@@ -303,9 +312,7 @@ class KernelSet:
         The cache has at least B rows. There is no plain version here: `runtime/pool_views.py` writes for any number of
         tokens.
         """
-        raise NotImplementedError(
-            f"the {self.name} kernels do not write rows: expected can_write_rows to be asked first"
-        )
+        raise NotImplementedError(f"the {self.name} kernels do not write rows: expected a call of can_write_rows first")
 
     def move_rows(
         self, keys: Tensor, values: Tensor, rows: Tensor, *, width: int | None, position: Tensor, length: int | None
@@ -343,9 +350,7 @@ class KernelSet:
         `end` ends a text, and the score of a text that ends now is its log-probability divided by `divisor`. There is
         no plain version here: `decoding/beam.py` has it.
         """
-        raise NotImplementedError(
-            f"the {self.name} kernels extend no beams: expected can_extend_beams to be asked first"
-        )
+        raise NotImplementedError(f"the {self.name} kernels extend no beams: expected a call of can_extend_beams first")
 
     def can_sample(self, logits: Tensor) -> bool:
         """Return whether `sample_tokens` supports these logits: their dtype and device."""
@@ -357,7 +362,7 @@ class KernelSet:
         The number points at a token as in `decoding/sampling.py`. A row with NaN, or with -inf only, gets any token.
         There is no plain version here: `decoding/cpu_sampling.py` has it.
         """
-        raise NotImplementedError(f"the {self.name} kernels do not sample: expected can_sample to be asked first")
+        raise NotImplementedError(f"the {self.name} kernels do not sample: expected a call of can_sample first")
 
     def choose_token(
         self, scores: Tensor, bias: Tensor, tokens: Tensor, position: Tensor, first: Tensor, results: Tensor

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from glassformer.kernels.float8_rows import MAX_BLOCK
-from glassformer.kernels.triton_attention import HAS_TRITON, on_device
+from glassformer.kernels.triton_launch import HAS_TRITON, on_device
 
 N_PROGRAMS = 1056
 """Number of programs that share the rows of a gradient. Each writes its own sums, in an order that never changes."""

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from glassformer.kernels.triton_attention import HAS_TRITON, on_device
+from glassformer.kernels.triton_launch import HAS_TRITON, on_device
 
 MAX_LENGTH = 128
 """The most queries, and the most keys."""

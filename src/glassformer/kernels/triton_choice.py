@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from glassformer.kernels.triton_attention import HAS_TRITON, early_launch, launches_early, on_device
+from glassformer.kernels.triton_launch import HAS_TRITON, early_launch, launches_early, on_device
 
 MAX_BLOCK = 1 << 14
 """The most scores that one Triton program reads at once."""

@@ -17,20 +17,13 @@ from glassformer.kernels.kernel_set import (
     MAX_CHOICES,
     MAX_QUERIES,
     KernelSet,
+    NewTokens,
     NormWeights,
     PaddingMask,
     StepNumbers,
-    TokenPlace,
     is_exporting,
 )
-from glassformer.kernels.triton_attention import (
-    HAS_TRITON,
-    NewTokens,
-    attend_filled,
-    early_launch,
-    launches_early,
-    on_device,
-)
+from glassformer.kernels.triton_attention import attend_filled
 from glassformer.kernels.triton_choice import (
     DTYPES,
     best_token,
@@ -39,6 +32,7 @@ from glassformer.kernels.triton_choice import (
     can_choose_several,
     choose_token,
 )
+from glassformer.kernels.triton_launch import HAS_TRITON, early_launch, launches_early, on_device
 from glassformer.kernels.triton_products import max_fused_rows, multiply_rows
 from glassformer.kernels.triton_rows import (
     embed_rows,
@@ -129,13 +123,17 @@ class TritonKernels(KernelSet):
         return attend_filled(q, k, v, added, key_end, scale)
 
     @override
-    def write_and_attend(
-        self, q: Tensor, k: Tensor, v: Tensor, place: TokenPlace, added: Tensor, key_end: Tensor, scale: float
-    ) -> Tensor:
-        if not _fits(k, v, place.keys) or k.shape[2] != 1:
-            return super().write_and_attend(q, k, v, place, added, key_end, scale)
-        new = NewTokens(k, v, place.position)
-        return attend_filled(q, place.keys, place.values, added, key_end, scale, new)
+    def can_rotate_within(self, keys: Tensor, angles: tuple[Tensor, Tensor]) -> bool:
+        fits = all(2 * table.shape[-1] == keys.shape[-1] and table.stride(-1) == 1 for table in angles)
+        return fits and angles[0].stride() == angles[1].stride() and self.has_row_kernels(keys) and _fits(keys)
+
+    @override
+    def write_and_attend(self, q: Tensor, new: NewTokens, added: Tensor, key_end: Tensor, scale: float) -> Tensor:
+        keys, values, _ = new.place
+        is_single = new.k.shape[2] == 1 and (new.angles is None or q.shape[2] == 1)
+        if not _fits(new.k, new.v, keys) or not is_single:
+            return super().write_and_attend(q, new, added, key_end, scale)
+        return attend_filled(q, keys, values, added, key_end, scale, new)
 
     @override
     def has_row_kernels(self, *tensors: Tensor) -> bool:

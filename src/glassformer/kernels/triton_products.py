@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from glassformer.kernels.kernel_set import ACTIVATIONS, NormWeights
-from glassformer.kernels.triton_attention import HAS_TRITON, early_launch, launches_early, on_device
+from glassformer.kernels.triton_launch import HAS_TRITON, early_launch, launches_early, on_device
 
 MAX_TILE, LARGE_TILE = 1 << 14, 1 << 13
 """The most numbers of the matrix that a program holds at once; the second is that of large matrices."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from glassformer.kernels.kernel_set import PaddingMask, StepNumbers
-from glassformer.kernels.triton_attention import HAS_TRITON, early_launch, launches_early, on_device
+from glassformer.kernels.triton_launch import HAS_TRITON, early_launch, launches_early, on_device
 
 GATE_BLOCK = 1024
 """The numbers that one program of `gate_rows` computes."""

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from glassformer.kernels.kernel_set import ACTIVATIONS, KernelSet, NormWeights
-from glassformer.kernels.triton_attention import HAS_TRITON, early_launch, launches_early, on_device
+from glassformer.kernels.triton_launch import HAS_TRITON, early_launch, launches_early, on_device
 from glassformer.kernels.triton_products import LARGE_MATRIX
 from glassformer.kernels.triton_rows import gate_rows, normalize_rows
 

@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from glassformer.kernels.kernel_set import ACTIVATIONS, NormWeights
+from glassformer.kernels.kernel_set import ACTIVATIONS, NewTokens, NormWeights, TokenPlace
 from glassformer.nn.attention_backends import Attend
 from glassformer.nn.cache import LayerCache
 from glassformer.nn.dropout import Dropout
 from glassformer.nn.feedforward import FeedForward
-from glassformer.nn.masks import Mask
+from glassformer.nn.masks import AdditiveMask, Mask
 from glassformer.nn.multi_head_attention import MultiHeadAttention, merge_heads
 from glassformer.nn.positions import Rotation
 
@@ -101,8 +101,9 @@ def fused_layer(
     qkv, out = attention.qkv_proj, attention.out_proj
     assert isinstance(qkv, nn.Linear)
     joined = kernels.fused_linear(x, qkv.weight, qkv.bias, norm=norm_weights(parts.attention_norm))
+    rotation, later = split_rotation(rotation, attention.attend, x.shape[1], mask, cache)
     q, k, v = attention.split(joined, rotation=rotation, kernels=kernels)
-    mixed = write_and_attend(attention.attend, q, k, v, mask=mask, bias=bias, cache=cache)
+    mixed = write_and_attend(attention.attend, q, k, v, mask=mask, bias=bias, cache=cache, rotation=later)
     x = kernels.fused_linear(merge_heads(mixed), out.weight, out.bias, residual=x)
 
     first, down, norm = first_linear(ffn), ffn.down_proj, norm_weights(parts.ffn_norm)
@@ -112,17 +113,51 @@ def fused_layer(
     return kernels.fused_linear(y, down.weight, down.bias, residual=x)
 
 
+def split_rotation(
+    rotation: Rotation | None, attend: Attend, n_queries: int, mask: Mask | None, cache: LayerCache
+) -> tuple[Rotation | None, Rotation | None]:
+    """Return the rotation for the projections, and that for `write_and_attend`, which does it if a kernel can."""
+    place, added = _place_and_mask(attend, mask, cache)
+    if rotation is None or n_queries != 1 or place is None or added is None:
+        return rotation, None
+    keys, like = place.keys, added.values
+    fits = cache.kernels.can_attend(like.new_empty(1, 1, 1, keys.shape[-1]), keys, place.values, like)
+    return (None, rotation) if fits and cache.kernels.can_rotate_within(keys, rotation) else (rotation, None)
+
+
 def write_and_attend(
-    attend: Attend, q: Tensor, k: Tensor, v: Tensor, *, mask: Mask | None, bias: Tensor | None, cache: LayerCache
+    attend: Attend,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Mask | None,
+    bias: Tensor | None,
+    cache: LayerCache,
+    rotation: Rotation | None = None,
 ) -> Tensor:
-    """Write new keys and values (B, G, T, D) to the cache and attend to it: by one kernel, if there is one for both."""
-    place, added = cache.self_attn.next_place(), None if mask is None else mask.additive
-    has_kernel = attend.backend == "sdpa" and attend.softcap is None
-    if has_kernel and place is not None and added is not None and added.key_end is not None:
+    """Write new keys and values (B, G, T, D) to the cache and attend to it: by one kernel, if there is one for both.
+
+    `rotation` is the one that `split_rotation` left for this.
+    """
+    place, added = _place_and_mask(attend, mask, cache)
+    if place is not None and added is not None and added.key_end is not None:
         kernels = cache.kernels
         if kernels.can_attend(q, place.keys, place.values, added.values):
-            return kernels.write_and_attend(q, k, v, place, added.values, added.key_end, attend.scale)
+            new = NewTokens(k, v, place, rotation)
+            return kernels.write_and_attend(q, new, added.values, added.key_end, attend.scale)
     return attend(q, *cache.self_attn.update(k, v), mask=mask, bias=bias)
+
+
+def _place_and_mask(
+    attend: Attend, mask: Mask | None, cache: LayerCache
+) -> tuple[TokenPlace | None, AdditiveMask | None]:
+    """Return where a step writes its new token and the mask for a kernel; None for what a kernel cannot take."""
+    added = None if mask is None else mask.additive
+    has_kernel = attend.backend == "sdpa" and attend.softcap is None
+    if not has_kernel or added is None or added.key_end is None:
+        return None, None
+    return cache.self_attn.next_place(), added
 
 
 def first_linear(ffn: FeedForward) -> nn.Module | None:

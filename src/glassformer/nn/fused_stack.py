@@ -24,6 +24,7 @@ from glassformer.nn.fused_layer import (
     first_linear,
     must_be_called,
     norm_weights,
+    split_rotation,
     write_and_attend,
 )
 from glassformer.nn.layer_inputs import LayerInputs
@@ -133,12 +134,14 @@ def _sublayers_of(layer: Layer) -> Iterator[tuple[Sublayer, Any]]:
 def _self_attention(y: Tensor, state: LayerState) -> Branch:
     attention, kernels, cache = state.layer.self_attn, state.kernels, state.cache
     inputs = dict(state.inputs)
-    rotation = inputs.pop("rotation")
+    rotation, later = inputs.pop("rotation"), None
+    if cache is not None:
+        rotation, later = split_rotation(rotation, attention.attend, y.shape[1], inputs["mask"], cache)
     q, k, v = attention.split(_linear(kernels, attention.qkv_proj, y), rotation=rotation, kernels=kernels)
     if cache is None:
         mixed = attention.attend(q, k, v, **inputs)
     else:
-        mixed = write_and_attend(attention.attend, q, k, v, **inputs, cache=cache)
+        mixed = write_and_attend(attention.attend, q, k, v, **inputs, cache=cache, rotation=later)
     return _project_out(attention, mixed, kernels)
 
 
