@@ -61,6 +61,9 @@ if HAS_TRITON:
             tl.extra.cuda.gdc_wait()
         row, head = (tl.program_id(0) // kv_heads).to(tl.int64), (tl.program_id(0) % kv_heads).to(tl.int64)
         split, n_splits = tl.program_id(1), tl.num_programs(1)
+        # These numbers are loaded together, before anything that waits for one of them.
+        n_keys = tl.minimum(tl.load(key_end + row * r_b), (split + 1) * span)
+        place = tl.load(position + row * p_b)
         queries, places, numbers = tl.arange(0, room), tl.arange(0, block), tl.arange(0, width)
         is_query = queries < groups * n_queries
         own_head, own_query = head * groups + queries // n_queries, queries % n_queries
@@ -71,16 +74,14 @@ if HAS_TRITON:
         v += row * v_b + head * v_h
         added_at = row * a_b + own_head * a_h + own_query * a_t
         if writes:
-            place = tl.load(position + row * p_b)
             if place // span == split:
                 new_k += row * nk_b + head * nk_h
                 tl.store(k + place * k_s + numbers, load_rotated(new_k, True, cos, sin, width, rotates))
                 tl.store(v + place * v_s + numbers, tl.load(new_v + row * nv_b + head * nv_h + numbers))
-            tl.debug_barrier()
+                tl.debug_barrier()  # other threads of this program read them
         best = tl.full([room], float("-inf"), tl.float32)
         total = tl.zeros([room], tl.float32)
         mixed = tl.zeros([room, width], tl.float32)
-        n_keys = tl.minimum(tl.load(key_end + row * r_b), (split + 1) * span)
         for first in range(split * span, n_keys, block):
             keys = (first + places).to(tl.int64)
             is_key = keys < n_keys
