@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, models, normalizers, pre_tokenizers, processors
 
 from glassformer.decoding.text_stream import TextStream
-from glassformer.text import pretrained_tokenizers
+from glassformer.text import long_texts
 from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
 from text.tokenizer_folders import ANY_TEXT, TEXTS, WORDS, byte_level, write, write_byte_level
 
@@ -133,7 +133,8 @@ def test_batches_and_long_texts_are_encoded_as_short_texts(kind, text):
     assert tokenizer.encode_batch([text, text]) == 2 * [tokenizer.encode(text)]
     assert tokenizer.encode_plain_batch([text]) == [tokenizer.encode_plain(text)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pretrained_tokenizers, "LONG_TEXT", 0)
+        patch.setattr(long_texts, "LONG_TEXT", 0)
+        patch.setattr(long_texts, "PART", 1)
         long = tokenizer.encode(text), tokenizer.encode_plain(text)
     assert long == (tokenizer.encode(text), tokenizer.encode_plain(text))
 

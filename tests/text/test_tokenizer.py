@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glassformer.text import Tokenizer, TokenizerConfig
-from glassformer.text import tokenizer as tokenizer_module
+from glassformer.text import Tokenizer, TokenizerConfig, long_texts
 from glassformer.text.tokenizer import SPECIAL, UNKNOWN
 
 TEXTS = ["the cat sat on the mat", "der Hund läuft über die Straße", "numbers 123 and </s> too", "привет мир"] * 20
@@ -34,7 +33,8 @@ def test_a_long_text_is_encoded_as_a_short_one(kind, monkeypatch):
     tokenizer = TOKENIZERS[kind]
     text = " ".join([*TEXTS, *SPECIAL, "\N{SNOWMAN}"]) * 3
     short = tokenizer.encode(text)
-    monkeypatch.setattr(tokenizer_module, "LONG_TEXT", 1)
+    monkeypatch.setattr(long_texts, "LONG_TEXT", 1)
+    monkeypatch.setattr(long_texts, "PART", 3)
     assert tokenizer.encode(text) == short
     assert tokenizer.encode_batch([text, "", text]) == [short, [], short]
 

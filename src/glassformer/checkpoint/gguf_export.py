@@ -17,7 +17,7 @@ from glassformer.checkpoint.output_folder import check_output_file
 from glassformer.checkpoint.safe_files import replacing
 from glassformer.models import DecoderModel, ModelConfig
 from glassformer.models.config_names import EXPERT_FIELDS
-from glassformer.text.gguf_tokenizer import CUTS, GPT2_WORDS
+from glassformer.text.word_patterns import CUTS, GPT2_WORDS
 
 NAMES = {
     "model.embed_tokens": "token_embd",

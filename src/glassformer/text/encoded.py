@@ -2,9 +2,6 @@
 
 from typing import NamedTuple
 
-LONG_TEXT = 10_000
-"""Characters from which on one text is encoded as a batch is: without spans, which takes half as long."""
-
 
 class Encoded(NamedTuple):
     """One or two encoded texts, special tokens included. All fields have one entry per token."""

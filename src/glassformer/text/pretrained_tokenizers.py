@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 import tokenizers
 from tokenizers import decoders, processors
 
+from glassformer.text import long_texts
 from glassformer.text.classic_files import ClassicTokenizer, read_classic
-from glassformer.text.encoded import LONG_TEXT, Encoded
+from glassformer.text.encoded import Encoded
 from glassformer.text.secret_names import give_secret_names, is_control
 from glassformer.text.tokenizer_files import parse_object, read_object, read_utf8
 
@@ -181,19 +182,20 @@ class PretrainedTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, including the special tokens that the model expects around it."""
-        return self.encode_batch([text])[0] if len(text) >= LONG_TEXT else self._known(self._encode(text).ids)
+        if len(text) >= long_texts.LONG_TEXT:
+            return self.encode_batch([text])[0]
+        return self._known(self._encode(text).ids)
 
     def encode_plain(self, text: str) -> list[int]:
         """Return the ids of a text without special tokens around it."""
-        if len(text) >= LONG_TEXT:
+        if len(text) >= long_texts.LONG_TEXT:
             return self.encode_batch([text], special=False)[0]
         return self._known(self._encode(text, special=False).ids)
 
     def encode_batch(self, texts: Sequence[str], *, special: bool = True) -> list[list[int]]:
         """Return the ids of each text as `encode` does, or without `special` as `encode_plain`, in parallel."""
         try:
-            found = self._inner.encode_batch_fast(list(texts), add_special_tokens=special)
-            return [self._known(encoding.ids) for encoding in found]
+            return list(map(self._known, long_texts.encode_texts(self._inner, texts, special=special)))
         except BaseException as error:
             _refuse_others(error)
             raise ValueError(f"{self.where} cannot read one of {len(texts)} texts: {error}") from error

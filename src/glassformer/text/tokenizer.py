@@ -28,7 +28,8 @@ from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 
 from glassformer.base.fields import Checked, Count, Range
 from glassformer.progress import track
-from glassformer.text.encoded import LONG_TEXT, Encoded
+from glassformer.text import long_texts
+from glassformer.text.encoded import Encoded
 from glassformer.text.external_vocabulary import read_tokenizer_file, renumber
 
 PAD, BEGIN, END, UNKNOWN = 0, 1, 2, 3
@@ -212,15 +213,15 @@ class Tokenizer:
         """Return the token ids of a text, without BEGIN and END."""
         if self._characters is not None:
             return [self._characters.get(character, UNKNOWN) for character in self.normalize(text)]
-        if len(text) >= LONG_TEXT:
+        if len(text) >= long_texts.LONG_TEXT:
             return self.encode_batch([text])[0]
         return self._inner.encode(text, add_special_tokens=False).ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the token ids of each text, like `encode`. All kinds except characters encode texts in parallel."""
+        """Return the token ids of each text, like `encode`. All kinds except characters do so in parallel."""
         if self._characters is not None:
             return [self.encode(text) for text in texts]
-        return [encoding.ids for encoding in self._inner.encode_batch_fast(texts, add_special_tokens=False)]
+        return long_texts.encode_texts(self._inner, texts, special=False)
 
     def encode_plain(self, text: str) -> list[int]:
         """Return what `encode` does; the tokenizer of a pretrained model may put special tokens around a text there."""
