@@ -152,7 +152,7 @@ def write_and_attend(
 def _place_and_mask(
     attend: Attend, mask: Mask | None, cache: LayerCache
 ) -> tuple[TokenPlace | None, AdditiveMask | None]:
-    """Return where a step writes its new token and the mask for a kernel; None for what a kernel cannot take."""
+    """Return where a step writes its new token, and the mask that a kernel takes; None twice if no kernel can."""
     added = None if mask is None else mask.additive
     has_kernel = attend.backend == "sdpa" and attend.softcap is None
     if not has_kernel or added is None or added.key_end is None:
