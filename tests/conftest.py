@@ -15,8 +15,9 @@ gc.disable()  # until all tests are collected
 if os.environ["OMP_NUM_THREADS"].isdigit():
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 # The same examples everywhere, however slow the machine, and a line with which to repeat those that fail.
-settings.register_profile("glassformer", deadline=None, derandomize=True, print_blob=True)
-settings.load_profile("glassformer")
+for profile, examples in (("quick", 25), ("full", 100)):
+    settings.register_profile(profile, deadline=None, derandomize=True, print_blob=True, max_examples=examples)
+settings.load_profile("quick")
 # torch.manual_seed keeps a seed for devices that are not there, with a traceback each: 3 ms below pytest, in every
 # test and every pass of a training.
 for absent in (device for device in (torch.cuda, torch.xpu, torch.mtia) if not device.is_available()):
@@ -33,7 +34,9 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    if not config.getoption("--full"):
+    if config.getoption("--full"):
+        settings.load_profile("full")
+    else:
         os.fsync = os.fstat  # no test cuts the power, and waiting for a disk takes 3 ms for each of thousands of files
 
 

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from decoding.search_cases import (
@@ -120,7 +120,6 @@ def tied_language(seed):
 
 
 @pytest.mark.parametrize("make_kernels", [KernelSet, cpp_kernels])
-@settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     width=st.integers(1, 5),

@@ -1,13 +1,12 @@
 """The order of hypotheses in beam search."""
 
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from glassformer.decoding.beam_order import stay_in_place
 
 
-@settings(max_examples=50, deadline=None)
 @given(
     st.integers(1, 6).flatmap(lambda k: st.lists(st.lists(st.integers(0, k - 1), min_size=k, max_size=k), min_size=1))
 )

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from glassformer.decoding import GenerationConfig, cpu_sampling
@@ -60,7 +60,6 @@ def random_logits(chance, rows):
     return torch.from_numpy(logits)
 
 
-@settings(max_examples=60, deadline=None)
 @given(seed=SEEDS)
 def test_rows_with_their_own_settings_get_the_tokens_of_the_plain_functions(seed):
     chance = np.random.default_rng(seed)
@@ -70,7 +69,6 @@ def test_rows_with_their_own_settings_get_the_tokens_of_the_plain_functions(seed
     assert sample_rows(logits, requests, numbers.tolist()).tolist() == expected.tolist()
 
 
-@settings(max_examples=60, deadline=None)
 @given(seed=SEEDS)
 def test_filtered_weights_are_the_exact_distribution(seed):
     chance = np.random.default_rng(seed)
@@ -80,7 +78,6 @@ def test_filtered_weights_are_the_exact_distribution(seed):
     torch.testing.assert_close(weights / weights.sum(), expected, atol=1e-12, rtol=1e-9)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     seed=SEEDS,
     share=st.sampled_from([-1.0, 0.0, 0.3011, 0.7, 0.9999, 2.0]),

@@ -53,7 +53,6 @@ ARRIVALS = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
 @given(name=st.sampled_from(sorted(MODELS)), arrivals=ARRIVALS, max_rows=st.integers(3, 8))
 def test_a_request_in_the_engine_gives_the_text_it_gives_alone(name, arrivals, max_rows):
     engine = Engine(MODELS[name], max_rows=max_rows, max_tokens=80, **options(name))

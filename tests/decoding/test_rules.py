@@ -1,7 +1,7 @@
 """Logit rules against HF's processors, with different settings in each row."""
 
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from transformers.generation import logits_process as hf
 
@@ -30,7 +30,6 @@ PAIRS = [
 ]
 
 
-@settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 10**6), which=st.lists(st.sampled_from(range(len(PAIRS))), min_size=3, max_size=3))
 def test_each_row_is_changed_as_by_hfs_processor(seed, which):
     scores, tokens = random_case(seed)

@@ -4,7 +4,7 @@ import doctest
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from transformers.generation import logits_process as hf
 
@@ -40,7 +40,6 @@ WARPERS = [
 ]
 
 
-@settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 10**6), which=st.lists(st.sampled_from(range(len(WARPERS))), min_size=3, max_size=3))
 def test_each_row_is_filtered_as_by_hfs_warper(seed, which):
     scores, tokens = random_case(seed)

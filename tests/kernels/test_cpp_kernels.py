@@ -34,7 +34,6 @@ def kernels():
         pytest.skip(str(error))
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     rows=st.integers(1, 5),
     groups=st.integers(1, 3),
@@ -91,7 +90,6 @@ def test_attention_passes_nan_on():
     assert found.isnan().all(-1).flatten().tolist() == [False, True]
 
 
-@settings(max_examples=60, deadline=None)
 @given(rows=st.integers(1, 4), width=st.integers(1, 70), broken=st.booleans(), seed=st.integers(0, 2**32))
 def test_best_token_equals_torchs_max(rows, width, broken, seed):
     torch.manual_seed(seed)
@@ -105,7 +103,6 @@ def test_best_token_equals_torchs_max(rows, width, broken, seed):
     assert places.tolist() == is_highest.int().argmax(1).tolist(), "the first of equal tokens"
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     rows=st.integers(1, 4),
     width=st.integers(1, 300),
@@ -131,7 +128,6 @@ def test_best_tokens_equal_torchs_topk(rows, width, share, forbidden, broken, of
     assert all(len({*row}) == count for row in tokens.tolist()), "each token once"
 
 
-@settings(max_examples=60, deadline=None)
 @given(rows=st.integers(1, 4), width=st.integers(1, 300), share=st.floats(0, 1), seed=st.integers(0, 2**32))
 def test_best_tokens_order_ties_by_the_lower_token(rows, width, share, seed):
     torch.manual_seed(seed)
@@ -151,7 +147,6 @@ def some_rows(shape, seed, *, strided):
 ROW_SHAPES = st.sampled_from([(1, 1, 16), (3, 7), (2, 3, 33), (1, 576), (2, 2, 3, 64), (40, 1000), (5, 1)])
 
 
-@settings(max_examples=40, deadline=None)
 @given(shape=ROW_SHAPES, strided=st.booleans(), affine=st.booleans(), seed=st.integers(0, 2**32))
 @torch.no_grad()
 def test_norms_equal_torchs(shape, strided, affine, seed):
@@ -241,7 +236,6 @@ def test_row_kernels_are_not_used_where_gradients_or_other_dtypes_are_needed():
         assert normalize(norm.bfloat16(), x.bfloat16(), cpp_kernels()).dtype == torch.bfloat16
 
 
-@settings(max_examples=40, deadline=None)
 @given(groups=st.integers(1, 3), width=st.integers(1, 6), place=st.integers(0, 7), seed=st.integers(0, 2**32))
 def test_moved_rows_equal_indexing(groups, width, place, seed):
     torch.manual_seed(seed)
@@ -310,7 +304,6 @@ def test_a_compiled_function_can_use_the_kernels():
         assert torch.compile(choose, backend="eager", fullgraph=True)(q).all()
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     sentences=st.integers(1, 4),
     width=st.integers(1, 5),

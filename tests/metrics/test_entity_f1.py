@@ -52,7 +52,6 @@ def test_f1_is_what_sets_of_entities_give(sides):
         assert scores[f"f1_{label}"] == pytest.approx(f1_of(left, right))
 
 
-@settings(deadline=None, max_examples=50)
 @given(both_sides())
 def test_f1_is_what_seqeval_reads_as_conlleval_does(sides):
     found, true = sides

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
@@ -65,7 +65,6 @@ def make(steps, normalizer=None, *, model=None, around=False, added=()):
 
 
 @pytest.mark.parametrize("name", STEPS)
-@settings(max_examples=60)
 @given(data=st.data(), texts=st.lists(LONG, min_size=1, max_size=3), special=st.booleans(), part=st.integers(1, 9))
 def test_parts_have_the_tokens_of_the_whole_text(name, data, texts, special, part):
     key = name, data.draw(st.integers(0, len(NORMALIZERS) - 1)), data.draw(st.booleans())

@@ -3,7 +3,7 @@
 from itertools import product
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from glassformer.text.tag_viterbi import TagPaths
@@ -13,7 +13,6 @@ from glassformer.text.tags import (
 )
 
 
-@settings(max_examples=50)
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=4), st.integers(0, 2**32 - 1))
 def test_the_best_tags_are_those_of_an_exhaustive_search(lengths, seed):
     paths = TagPaths(["A"])

@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from glassformer.text.encoded import Encoded
@@ -10,7 +10,6 @@ from glassformer.text.tokenizer import Tokenizer
 from glassformer.text.word_windows import first_pieces, joined, windows
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.lists(st.text(st.characters(exclude_categories=["Z", "C"]), min_size=1), min_size=1))
 def test_each_word_starts_at_its_first_token(words):
     tokenizer = Tokenizer.train(["the red cat sees the old cat"], 300)

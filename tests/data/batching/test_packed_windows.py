@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from glassformer.data.batching.labeled_batches import IGNORED
@@ -51,7 +51,6 @@ def numbered(folder, length):
     return write_stream(folder, [range(length)], lambda texts: [list(t) for t in texts], has_documents=False, size=len)
 
 
-@settings(max_examples=100)
 @given(length=st.integers(2, 90), context=st.integers(1, 20), max_tokens=st.integers(1, 60), seed=st.integers(0, 9))
 @example(length=1023, context=128, max_tokens=256, seed=0)
 @example(length=299, context=100, max_tokens=100, seed=0)

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from glassformer.base.dataclass_flags import options_of
@@ -35,7 +35,6 @@ def chosen_for(corpus, seconds, *, given=None, size="auto", flops_per_second=2.9
     return choose_defaults(kind, given or {}, corpus, speed, size)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     task=st.sampled_from(sorted(TASKS)),
     examples=st.integers(1, 10**8),
@@ -59,7 +58,6 @@ def test_any_corpus_and_time_give_a_valid_config(task, examples, length, seconds
     assert json.loads(json.dumps(chosen)) == chosen, "the run folder keeps it as JSON"
 
 
-@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_given_options_override_the_defaults(data):
     options = {option.path: option for option in options_of(TRANSLATION).values()}
