@@ -11,7 +11,7 @@
 
 It needs torch and the packages of the core, but no virtual environment, and Glassformer need not be installed.
 
-With names of models, such as `python tools/verify_gpu.py llama`, only their generation in float32 is checked.
+With names of models, such as `python tools/verify_gpu.py llama`, only their generation is checked.
 """
 
 import copy
@@ -23,6 +23,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -34,6 +35,7 @@ from glassformer.data.batching.pair_batches import PairBatch, make_pair_batch
 from glassformer.decoding import Engine, GeneratedText, GenerationConfig, generate
 from glassformer.models import PRESETS, ModelConfig, build_model, preset
 from glassformer.nn import Mask, attend
+from glassformer.runtime import step_runner
 from glassformer.runtime.cuda_graphs import CaptureError, capture_graph
 from glassformer.runtime.prepare_model import prepare_model
 from glassformer.tasks.seq2seq_task import pair_loss
@@ -190,8 +192,12 @@ def recordings_agree(config: ModelConfig, dtype: torch.dtype) -> tuple[int, int]
 
 
 def generation_agrees(name: str, dtype: torch.dtype) -> bool:
-    """Print how many searches of the model of this name differ between device and CPU. Return whether none does."""
-    count, wrong = recordings_agree(writers()[name], dtype)
+    """Print how many searches of the model of this name differ between device and CPU. Return whether none does.
+
+    In float64, the last layer computes only the last token of every prompt, as it does of long prompts otherwise.
+    """
+    with patch.dict(step_runner.MIN_PICKED, {"cuda": 2} if dtype == torch.float64 else {}):
+        count, wrong = recordings_agree(writers()[name], dtype)
     print(f"{name}, {dtype}: {wrong} of {count} searches find others on the device than on the CPU", flush=True)
     return not wrong
 
@@ -302,7 +308,8 @@ def main() -> int:
     torch.backends.cuda.matmul.allow_tf32 = False
     print(torch.cuda.get_device_name(), "torch", torch.__version__)
     if sys.argv[1:]:
-        return int(not all(generation_agrees(name, torch.float32) for name in sys.argv[1:]))
+        dtypes = torch.float64, torch.float32
+        return int(not all(generation_agrees(name, dtype) for name in sys.argv[1:] for dtype in dtypes))
     for backend in ("sdpa", "flex"):
         for dtype, tolerance in TOLERANCE.items():
             difference, mask = backends_agree(dtype, backend)
