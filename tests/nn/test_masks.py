@@ -184,3 +184,11 @@ def test_the_key_end_is_one_past_the_last_key_that_any_query_sees():
     allowed[1, :, :, 4] = True
     assert find_key_end(allowed).tolist() == [3, 5, 0]
     assert find_key_end(allowed[:, :1, :1]).tolist() == [0, 5, 0]
+
+
+@pytest.mark.parametrize("mask", [Mask(causal=True), Mask(window=2), Mask(causal=True, window=3)])
+@pytest.mark.parametrize("n_keys", [6, 9])
+def test_the_mask_of_one_query_is_its_row_of_the_whole_mask(mask, n_keys):
+    wanted, whole = torch.tensor([2, 5, 0]), mask.dense(6, n_keys, torch.device("cpu"))
+    found = mask.at(wanted, 6, n_keys).dense(1, n_keys, torch.device("cpu"))
+    assert torch.equal(found, whole.expand(3, 1, 6, n_keys)[torch.arange(3), :, wanted][:, :, None])

@@ -90,6 +90,12 @@ def test_the_last_layer_computes_wanted_tokens_only_unless_a_hook_would_miss_the
     assert given == [(2, 6), (2, 6)]  # the hook sees every token
     for linear in (first, last):
         linear._forward_pre_hooks.clear()
+    for module in (model.decoder, model.decoder.norm):
+        handle = module.register_forward_hook(lambda module, args, output: given.append(tuple(output.shape[:2])))
+        given.clear()
+        assert model.decode(tokens, wanted=wanted).shape == expected.shape
+        assert given == [(2, 6)]
+        handle.remove()
     apply = torch.nn.functional.linear
     with pytest.MonkeyPatch.context() as patch:
         given.clear()

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
 from glassformer.text import long_texts
+from glassformer.text.long_texts import TextEncoder
 from glassformer.text.word_patterns import CUTS, GPT2_WORDS, LLAMA3_WORDS
 
 WORDS = ["The", "cat's", "1,234", "56 7", "a", "b", "I'm", "naïve", "été", "e\N{COMBINING ACUTE ACCENT}", "日本", "x_y"]
@@ -76,7 +77,7 @@ def test_parts_have_the_tokens_of_the_whole_text(name, data, texts, special, par
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(long_texts, "LONG_TEXT", 0)
         patch.setattr(long_texts, "PART", part)
-        assert long_texts.encode_texts(inner, texts, special=special) == whole
+        assert TextEncoder(inner).encode(texts, special=special) == whole
 
 
 MADE = {}
@@ -103,6 +104,11 @@ REFUSED = {
     "replaced spaces": make([pre_tokenizers.WhitespaceSplit()], normalizers.Replace(" ", "_")),
     "stripped parts": make([pre_tokenizers.ByteLevel(add_prefix_space=False)], normalizers.Strip()),
     "a token with a space": make([pre_tokenizers.WhitespaceSplit()], added=["a b"]),
+    "a token with a space when normalized": make(
+        [pre_tokenizers.WhitespaceSplit()],
+        normalizers.Sequence([normalizers.NFKD(), normalizers.StripAccents()]),
+        added=[AddedToken("x\N{DIAERESIS}y", normalized=True)],
+    ),
     "a token that takes the next space": make(
         [pre_tokenizers.WhitespaceSplit()], added=[AddedToken("a", rstrip=True, normalized=False)]
     ),
@@ -117,9 +123,9 @@ def test_a_text_is_not_cut_where_its_tokens_could_change(name, monkeypatch):
     monkeypatch.setattr(long_texts, "LONG_TEXT", 0)
     monkeypatch.setattr(long_texts, "PART", 2)
     monkeypatch.setattr(long_texts, "_parts_of", None)  # it would fail
-    assert len(long_texts.encode_texts(inner, [text], special=True)) == 1
+    assert len(TextEncoder(inner).encode([text], special=True)) == 1
     if name != "dropout":
-        assert long_texts.encode_texts(inner, [text], special=True) == [inner.encode(text).ids]
+        assert TextEncoder(inner).encode([text], special=True) == [inner.encode(text).ids]
 
 
 def test_a_truncating_or_padding_tokenizer_is_not_used_for_parts():
@@ -131,6 +137,35 @@ def test_a_truncating_or_padding_tokenizer_is_not_used_for_parts():
         else:
             inner.enable_padding()
         assert not long_texts.cuts_at_spaces(inner)
+
+
+def in_parts(inner, text, monkeypatch):
+    monkeypatch.setattr(long_texts, "LONG_TEXT", 0)
+    monkeypatch.setattr(long_texts, "PART", 5)
+    return TextEncoder(inner).encode([text], special=True)[0]
+
+
+@pytest.mark.parametrize("single", ["<s> $A </s>", "$A </s> </s>", "<s> $A", "<s> $A </s> $A"])
+def test_special_tokens_stand_where_the_template_says(single, monkeypatch):
+    words = {"<s>": 0, "</s>": 1, "C": 2, "G": 3, "CG": 4}
+    inner = Tokenizer(models.BPE(words, [("C", "G")]))  # the letter a has no token
+    inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    inner.post_processor = processors.TemplateProcessing(single=single, special_tokens=[("<s>", 0), ("</s>", 1)])
+    text = "CG GC CCG a G CG " * 20
+    assert long_texts.cuts_at_spaces(inner)
+    assert in_parts(inner, text, monkeypatch) == inner.encode(text).ids
+    assert in_parts(inner, "a a a a a a a a a", monkeypatch) == inner.encode("a").ids  # no token at all
+
+
+def test_a_step_in_python_has_no_description_and_is_not_cut(monkeypatch):
+    class Words:
+        def pre_tokenize(self, text):
+            text.split(lambda number, part: part.split(" ", "removed"))
+
+    inner = make([pre_tokenizers.WhitespaceSplit()])
+    inner.pre_tokenizer = pre_tokenizers.PreTokenizer.custom(Words())
+    text = "a b The cat's " * 9
+    assert in_parts(inner, text, monkeypatch) == inner.encode(text).ids
 
 
 def test_the_description_of_a_step_is_that_of_the_file():

@@ -1,5 +1,7 @@
 """The decoder-only model, as in GPT-2, Llama and SmolLM."""
 
+from typing import Any
+
 from torch import Tensor
 
 from glassformer.models.blocks_from_config import make_embeddings, make_stack
@@ -10,6 +12,8 @@ from glassformer.models.transformer import Model
 from glassformer.nn import KVCache
 from glassformer.nn.attention_backends import Backend
 from glassformer.nn.fused_embeddings import embed
+from glassformer.nn.fused_layer import has_hooks
+from glassformer.nn.masks import pick
 
 
 class DecoderModel(Model):
@@ -77,8 +81,13 @@ class DecoderModel(Model):
             x = embed(self.embeddings, tokens, inputs.positions, cache.kernels)
         else:
             x = self.embeddings(tokens, inputs.positions, token_types)
-        positions = {"positions": inputs.positions, "key_positions": inputs.key_positions}
-        return self.decoder(x, **positions, mask=inputs.mask, cache=cache, wanted=wanted)
+        given: dict[str, Any] = {"positions": inputs.positions, "key_positions": inputs.key_positions}
+        given |= {"mask": inputs.mask, "cache": cache}
+        if wanted is None:
+            return self.decoder(x, **given)
+        if has_hooks(self.decoder):  # which would see the wanted tokens only
+            return pick(self.decoder(x, **given), wanted)
+        return self.decoder(x, **given, wanted=wanted)
 
     def new_cache(self, batch_size: int, capacity: int) -> KVCache:
         """Return an empty cache for `capacity` tokens per sequence, with the model's device and dtype."""

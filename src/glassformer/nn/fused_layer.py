@@ -78,13 +78,12 @@ def must_be_called(*modules: nn.Module) -> bool:
     if everywhere._global_forward_hooks or everywhere._global_forward_pre_hooks:
         return True
     parts = (part for module in modules for part in module.modules())
-    return any(
-        part._forward_hooks
-        or part._forward_pre_hooks
-        or "forward" in vars(part)
-        or (part.training and isinstance(part, Dropout | Attend))
-        for part in parts
-    )
+    return any(has_hooks(part) or (part.training and isinstance(part, Dropout | Attend)) for part in parts)
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Return whether a module, apart from those in it, has a forward hook or a replaced forward pass."""
+    return bool(module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
 
 
 def fused_layer(
@@ -146,6 +145,8 @@ def write_and_attend(
         if kernels.can_attend(q, place.keys, place.values, added.values):
             new = NewTokens(k, v, place, rotation)
             return kernels.write_and_attend(q, new, added.values, added.key_end, attend.scale)
+    if rotation is not None:
+        q, k = rotation.rotate(q), rotation.rotate(k)
     return attend(q, *cache.self_attn.update(k, v), mask=mask, bias=bias)
 
 

@@ -81,7 +81,7 @@ class LayerInputs:
         return self._mask_and_bias(index, place) | {"rotation": self._rotation(index)}
 
     def at(self, wanted: Tensor, index: int, place: int) -> dict[str, Any]:
-        """Return what `of` returns, but the mask and the bias of one token of each sequence: at place `wanted` (B,)."""
+        """Return what `of` returns, and `wanted` (B,). The mask and the bias are those of the tokens there."""
         picked = copy(self)
         picked.shared, picked._masks = self.shared.at(wanted), {}
         return picked._mask_and_bias(index, place) | {"rotation": self._rotation(index), "wanted": wanted}

@@ -198,7 +198,7 @@ class Layer(nn.Module):
         return add(self.ffn_sublayer, x, ffn)
 
     def can_pick(self) -> bool:
-        """Return whether `forward` takes `wanted`: not with hooks, which would see fewer tokens."""
+        """Return whether `forward` takes `wanted`, without `relative`: not with hooks, which would see fewer tokens."""
         is_own = type(self) is Layer and type(self.self_attn) is MultiHeadAttention
         return is_own and type(self.self_attn_sublayer) is Sublayer and not must_be_called(self)
 

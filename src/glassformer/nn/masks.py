@@ -125,8 +125,13 @@ class Mask:
         return self if additive is None else replace(self, additive=additive)
 
     def at(self, wanted: Tensor, n_queries: int, n_keys: int) -> "Mask":
-        """Return the mask of one query of each sequence, the one at place `wanted` (B,) among the queries."""
+        """Return the mask of one query of each sequence: at place `wanted` (B,), from 0, among the queries."""
         place = (n_keys - n_queries + wanted)[:, None]  # among the keys
+        queries, keys = self.query_positions, self.key_positions
+        if self.window is not None and queries is None:
+            queries, keys = place, torch.arange(n_keys, device=wanted.device)[None]
+        elif queries is not None:
+            queries = pick(queries, wanted)
         allowed = None if self.allowed is None else self.allowed.expand(len(wanted), -1, n_queries, -1)
         allowed = None if allowed is None else pick(allowed.transpose(1, 2), wanted).transpose(1, 2)
         if self.causal:
@@ -135,7 +140,8 @@ class Mask:
         return replace(
             self,
             causal=False,
-            query_positions=None if self.query_positions is None else pick(self.query_positions, wanted),
+            query_positions=queries,
+            key_positions=keys,
             query_segments=None if self.query_segments is None else pick(self.query_segments, wanted),
             allowed=allowed,
             additive=None,

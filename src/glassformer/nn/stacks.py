@@ -10,6 +10,7 @@ from torch.utils.checkpoint import checkpoint
 from glassformer.kernels.kernel_set import KernelSet
 from glassformer.nn.cache import KVCache
 from glassformer.nn.disentangled_positions import DisentangledPositions
+from glassformer.nn.fused_layer import must_be_called
 from glassformer.nn.fused_stack import can_fuse_stack, fused_stack
 from glassformer.nn.layer_inputs import LayerInputs, LayerKinds, SharedInputs
 from glassformer.nn.layers import Layer
@@ -130,7 +131,7 @@ class Stack(nn.Module):
                 continue
             place = index % len(self.layers)
             layer = self.layers[place]
-            if wanted is not None and index == self.depth - 1 and isinstance(layer, Layer) and layer.can_pick():
+            if wanted is not None and index == self.depth - 1 and self._can_pick(layer):
                 inputs, wanted = shared | by_layer.at(wanted, index, place), None
             else:
                 inputs = shared | by_layer.of(index, place)
@@ -140,9 +141,13 @@ class Stack(nn.Module):
                 x = layer(x, cache=cache.layer(index) if cache is not None else None, **inputs)
         if cache is not None:
             cache.advance(length)
-        if wanted is not None:  # the last layer could not do it
-            x = pick(x, wanted)
-        return x if self.norm is None else normalize(self.norm, x, kernels)
+        x = x if self.norm is None else normalize(self.norm, x, kernels)
+        return x if wanted is None else pick(x, wanted)  # the last layer could not do it
+
+    def _can_pick(self, last: nn.Module) -> bool:
+        """Return whether the last layer can compute wanted tokens only, and no hook of the norm misses the rest."""
+        is_seen = self.norm is not None and must_be_called(self.norm)
+        return self.relative is None and not is_seen and isinstance(last, Layer) and last.can_pick()
 
     def store_memory(self, memory: Tensor, cache: KVCache) -> None:
         """Store the keys and values of the encoder's output (B, S, C) in the cache, for all layers.

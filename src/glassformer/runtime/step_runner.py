@@ -1,5 +1,6 @@
 """The plain way to compute decoding steps: new tokens in, logits of the next ones out, with a key-value cache."""
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -14,10 +15,10 @@ from glassformer.runtime.cudnn_attention import attention_for_prompt, without_cu
 
 TextModel = DecoderModel | EncoderDecoderModel
 
-MIN_PICKED = {"cuda": 4096}
-"""From how many tokens, over all rows, the last layer computes only those whose output is wanted, by device.
+MIN_PICKED = {"cuda": 4096, "cpu": 2}
+"""From how many tokens, over all rows, the last layer computes only those whose output is wanted.
 
-For fewer, its additional operations take longer on a GPU than the rest of the layer.
+For fewer tokens, to choose them takes a GPU longer than the rest of the layer. Other devices have no such rule.
 """
 
 
@@ -66,7 +67,7 @@ class StepRunner:
             hidden = EncoderDecoderModel.decode(
                 self.model, tokens, self.memory, self.memory_mask, mask, cache=self.cache
             )[:, -1:]
-        # The head is the widest layer: only the last position needs it.
+        # The head is the widest layer: it gets the last position only.
         return self.model.apply_head(hidden)[:, 0]
 
     def prefill(self, tokens: Tensor, mask: Tensor | None = None, *, copies: int = 1) -> Tensor:
@@ -114,10 +115,11 @@ def decode_at(
 ) -> Tensor:
     """Return the last hidden states (N, 1, C) of the tokens at places `wanted` (N,) of `tokens` (N, T).
 
-    None means the last place. If it saves time, the last layer computes no others.
+    None means the last place. If it saves time, the last layer computes no other tokens.
     """
     n_rows, length = tokens.shape
-    if length > 1 and tokens.numel() >= MIN_PICKED.get(tokens.device.type, 2):
+    can_pick = type(model).decode is DecoderModel.decode  # a class of the caller's may not know `wanted`
+    if can_pick and length > 1 and tokens.numel() >= MIN_PICKED.get(tokens.device.type, math.inf):
         wanted = torch.full((n_rows,), length - 1, device=tokens.device) if wanted is None else wanted
         return model.decode(tokens, mask, cache=cache, wanted=wanted)
     hidden = model.decode(tokens, mask, cache=cache)

@@ -9,6 +9,7 @@ others encode a long text as a whole.
 import json
 import re
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import tokenizers
@@ -21,24 +22,59 @@ LONG_TEXT = 10_000
 PART = 4_000
 """About how many characters a part of a long text has."""
 
-_CUT = re.compile(r"(?<=[0-9A-Za-z]) (?=[0-9A-Za-z])")
+_PLACE = re.compile(r"(?<=[0-9A-Za-z]) (?=[0-9A-Za-z])")
 _NORMALIZERS = ("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "BertNormalizer")
 """Normalizers that change neither a space between two ASCII letters or digits nor anything across it."""
 _WORD_PATTERNS = (GPT2_WORDS, LLAMA3_WORDS, QWEN2_WORDS)
-"""Patterns of which no match has a space after another character."""
+"""Patterns of which no match has a space after a character that is no white space."""
 _OTHER_PATTERNS = frozenset(pattern for patterns in CUTS.values() for pattern in patterns) - {*_WORD_PATTERNS}
 """Patterns of which no match has a space."""
 
 
-def encode_texts(inner: tokenizers.Tokenizer, texts: Sequence[str], *, special: bool) -> list[list[int]]:
-    """Return the ids of each text, in parallel, with `special` including the special tokens around a text."""
-    if not any(len(text) >= LONG_TEXT for text in texts) or not cuts_at_spaces(inner):
-        return [found.ids for found in inner.encode_batch_fast(list(texts), add_special_tokens=special)]
-    parts = [list(_parts_of(text)) for text in texts]
-    flat = [part for of_text in parts for part in of_text]
-    found = iter(inner.encode_batch_fast(flat, add_special_tokens=False))
-    first, last = _around(inner) if special else ([], [])
-    return [[*first, *(index for _ in of_text for index in next(found).ids), *last] for of_text in parts]
+class TextEncoder:
+    """Encodes texts with a tokenizer of the library, long ones in parts where this changes no token."""
+
+    def __init__(self, inner: tokenizers.Tokenizer):
+        self._inner = inner
+
+    @cached_property
+    def can_cut(self) -> bool:
+        """Whether a long text is encoded in parts. It is found out once, because a tokenizer may add many tokens."""
+        try:
+            return cuts_at_spaces(self._inner)
+        except Exception:  # such as that of a step in Python, which has no description
+            return False
+
+    def encode(self, texts: Sequence[str], *, special: bool) -> list[list[int]]:
+        """Return the ids of each text, in parallel, with `special` including the special tokens around a text."""
+        found: dict[int, list[int]] = {}
+        long = [number for number, text in enumerate(texts) if len(text) >= LONG_TEXT]
+        if long and self.can_cut:
+            parts = {number: list(_parts_of(texts[number])) for number in long}
+            flat = [part for of_text in parts.values() for part in of_text]
+            encoded = iter(self._inner.encode_batch_fast(flat, add_special_tokens=False))
+            for number, of_text in parts.items():
+                ids = self._join([next(encoded) for _ in of_text], special=special)
+                if ids is not None:
+                    found[number] = ids
+        others = [number for number in range(len(texts)) if number not in found]
+        whole = self._inner.encode_batch_fast([texts[number] for number in others], add_special_tokens=special)
+        found |= {number: encoding.ids for number, encoding in zip(others, whole, strict=True)}
+        return [found[number] for number in range(len(texts))]
+
+    def _join(self, parts: Sequence[tokenizers.Encoding], *, special: bool) -> list[int] | None:
+        """Return the ids of all parts, with `special` between the special tokens; None if it is not clear where."""
+        ids = [index for part in parts for index in part.ids]
+        if not special:
+            return ids
+        one = parts[0]
+        around = self._inner.post_process(one, None, True)
+        mask = around.special_tokens_mask
+        first = mask.index(0) if 0 in mask else 0
+        last = first + len(one.ids)
+        if not one.ids or around.ids[first:last] != one.ids or mask.count(0) != len(one.ids):
+            return None
+        return [*around.ids[:first], *ids, *around.ids[last:]]
 
 
 def cuts_at_spaces(inner: tokenizers.Tokenizer) -> bool:
@@ -48,7 +84,10 @@ def cuts_at_spaces(inner: tokenizers.Tokenizer) -> bool:
     if isinstance(inner.model, models.BPE) and inner.model.dropout:
         return False
     for token in inner.get_added_tokens_decoder().values():  # they are found before the text is split
-        if token.rstrip or re.search(r"\s", token.content):
+        contents = [token.content]
+        if token.normalized and inner.normalizer is not None:
+            contents.append(inner.normalizer.normalize_str(token.content))
+        if token.rstrip or any(re.search(r"\s", content) for content in contents):
             return False
     steps = _steps(_state(inner.pre_tokenizer), "pretokenizers")
     while steps and _has_no_space(steps[0]):
@@ -59,21 +98,12 @@ def cuts_at_spaces(inner: tokenizers.Tokenizer) -> bool:
 def _parts_of(text: str) -> Iterator[str]:
     start = 0
     while len(text) - start >= 2 * PART:
-        cut = _CUT.search(text, start + PART)
+        cut = _PLACE.search(text, start + PART)
         if cut is None:
             break
         yield text[start : cut.start()]
         start = cut.start()
     yield text[start:]
-
-
-def _around(inner: tokenizers.Tokenizer) -> tuple[list[int], list[int]]:
-    """Return the special tokens before and after a text."""
-    found = inner.encode("a", add_special_tokens=True)
-    mask = found.special_tokens_mask
-    first = mask.index(0) if 0 in mask else len(mask)
-    n_last = mask[::-1].index(0) if 0 in mask else 0
-    return found.ids[:first], found.ids[len(mask) - n_last :]
 
 
 def _state(part: Any) -> dict[str, Any]:
@@ -103,7 +133,7 @@ def _pattern(step: dict[str, Any]) -> str | None:
 
 
 def _has_no_space(step: dict[str, Any]) -> bool:
-    """Return whether a step makes words of characters other than spaces, and leaves the rest as it is."""
+    """Return whether a step looks for characters other than spaces, and does nothing to a space."""
     return step["type"] in ("Digits", "Punctuation") or _pattern(step) in _OTHER_PATTERNS
 
 

@@ -64,6 +64,7 @@ class PretrainedTokenizer:
             special = {token["content"] for token in contents["added_tokens"] if token["special"]}
             self._secrets = give_secret_names(contents, classic.hidden if classic else config.get(HIDDEN_PIECES, ()))
             self._inner = tokenizers.Tokenizer.from_str(json.dumps(contents))
+            self._texts = long_texts.TextEncoder(self._inner)
             self._inner.encode("?", "\N{WHITE SMILING FACE}")  # some errors appear only with the first text
         except BaseException as error:
             _refuse_others(error)
@@ -195,7 +196,7 @@ class PretrainedTokenizer:
     def encode_batch(self, texts: Sequence[str], *, special: bool = True) -> list[list[int]]:
         """Return the ids of each text as `encode` does, or without `special` as `encode_plain`, in parallel."""
         try:
-            return list(map(self._known, long_texts.encode_texts(self._inner, texts, special=special)))
+            return list(map(self._known, self._texts.encode(texts, special=special)))
         except BaseException as error:
             _refuse_others(error)
             raise ValueError(f"{self.where} cannot read one of {len(texts)} texts: {error}") from error

@@ -77,6 +77,7 @@ class Tokenizer:
         # not stored in the file, so set after loading too
         inner.encode_special_tokens = True
         self._inner = inner
+        self._texts = long_texts.TextEncoder(inner)
         added = inner.get_added_tokens_decoder()
         self._special = {index: token.content for index, token in added.items() if token.special}
         first = inner.pre_tokenizer
@@ -221,7 +222,7 @@ class Tokenizer:
         """Return the token ids of each text, like `encode`. All kinds except characters do so in parallel."""
         if self._characters is not None:
             return [self.encode(text) for text in texts]
-        return long_texts.encode_texts(self._inner, texts, special=False)
+        return self._texts.encode(texts, special=False)
 
     def encode_plain(self, text: str) -> list[int]:
         """Return what `encode` does; the tokenizer of a pretrained model may put special tokens around a text there."""

@@ -1,4 +1,4 @@
-"""The patterns by which byte-level tokenizers split a text into words."""
+"""The patterns by which byte-level tokenizers split a text into words, and their names in GGUF files."""
 
 GPT2_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 LLAMA3_WORDS = (
