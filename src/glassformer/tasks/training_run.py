@@ -39,6 +39,8 @@ MIN_SAMPLE, SAMPLE_SHARE = 16, 16
 FIRST_SAMPLE, SAMPLE_GROWTH, SAMPLE_SECONDS = 2, 4, 0.2
 """Samples that `score_samples` scores: the number of examples of the first sample, the factor from each to the next,
 and the processor time in seconds below which a larger sample follows."""
+FEW_UPDATES = 50
+"""A run that `--minutes` limits to fewer updates says so: its model has learned little."""
 TOLD_SHARE = 0.1
 """A correction of the plan is printed if it changes the number of updates by more than this fraction."""
 
@@ -160,6 +162,7 @@ def train_run(
             trainer.correct = processes.by_leader(planner.correct)
             trainer.wants_validation = processes.by_leader(planner.wants_validation)
             trainer.is_correction_due = planner.is_correction_due
+        starting = time.perf_counter() - began
         trainer.run()
         truth = MeasuredCost(
             flops=round(ramp.full_updates(trainer.state.position) / ramp.full_updates(plan.end) * estimate.flops),
@@ -167,6 +170,12 @@ def train_run(
             seconds=trainer.state.seconds,
         )
         journal.say(compare(estimate, truth))
+        made, is_complete = trainer.state.update, trainer.state.update >= trainer.plan.end
+        if config.minutes and is_complete and made < min(FEW_UPDATES, config.max_updates or FEW_UPDATES):
+            journal.say(
+                f"only {made:,} update{'s' * (made != 1)} fitted into --minutes {config.minutes:g}, so the model has "
+                f"learned little: {rough_duration(starting)} passed before the first update. Give it more minutes"
+            )
     return trainer.state
 
 

@@ -4,7 +4,8 @@
 the first update only the duration of an update is known, from the pilot, which times a few updates. During the run the
 `Planner` also measures validations, saves and a sample of the final scoring, and corrects the number of updates at
 fixed fractions of the planned updates. Each correction is recorded before the next update, so that a resumed run
-repeats it.
+repeats it. Recording a batch shape as a CUDA graph, once, does not count as time of its update: early in a run almost
+every shape is new, and later none is.
 """
 
 import math
@@ -45,7 +46,7 @@ class TimeBudget:
     began: float
     """Value of `clock` at the start of the command."""
     earlier: float = 0.0
-    """Seconds that earlier processes spent on training, validations and saves of this plan."""
+    """Seconds that earlier processes spent on training, validations, saves and recordings of this plan."""
     clock: Callable[[], float] = lambda: time.perf_counter()
     """Returns the current time in seconds."""
 
@@ -195,7 +196,7 @@ class Planner:
         return self.plan.corrections[-1].update if self.plan.corrections else self.plan.start
 
     def _busy(self, state: TrainState) -> float:
-        """Return the clock without the time of validations, saves and rehearsals, to measure the time of updates."""
+        """Return the clock without the time of validations, saves, recordings and rehearsals: the time of updates."""
         return self._budget.clock() - state.other_seconds - self._rehearsing
 
     def _measure(self, state: TrainState, *, rehearses: bool) -> None:

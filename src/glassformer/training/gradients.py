@@ -6,6 +6,7 @@ Each batch shape is recorded once; batches come in few shapes.
 `Trainer._update` (`trainer.py`) adds the gradients of several batches so that they equal those of one large batch.
 """
 
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
@@ -76,6 +77,8 @@ class Gradients(Generic[Batch]):
         self.stays_in_copy = stays_in_copy
         self.in_copy: list[Tensor | None] = []
         """With `stays_in_copy`: the gradients of `copy.learned`, valid until the next batch."""
+        self.recording_seconds = 0.0
+        """Seconds spent on recording steps, once per batch shape."""
         self._is_empty = True
         """Whether the gradients were cleared and none has been added since."""
 
@@ -204,7 +207,9 @@ class GraphedGradients(Gradients[Batch]):
         replaces = self.copy is not None and self._is_empty
         key = (replaces, *((x.shape, x.dtype) for x in batch))
         if key not in self._recordings and not self.is_off and len(self._recordings) < MAX_GRAPHS:
+            began = time.perf_counter()
             self._try_to_record(key, batch)
+            self.recording_seconds += time.perf_counter() - began
         if key not in self._recordings:
             return super().add(batch, divisor=divisor, scale=scale)
         recording = self._recordings[key]

@@ -72,7 +72,7 @@ class TrainState:
     seconds: float = 0.0
     """Seconds spent on updates."""
     other_seconds: float = 0.0
-    """Seconds spent on validations and saves."""
+    """Seconds spent on validations, on saves, and on recording steps as CUDA graphs."""
     tokens: int = 0
     """Target tokens of all updates made."""
     is_compiled: bool = False

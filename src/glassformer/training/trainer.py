@@ -304,10 +304,10 @@ class Trainer(Generic[Batch]):
             state.tokens += started.tokens
         else:
             self._skip()
-        now = time.perf_counter()
-        seconds = now - max(started.began, self._finished_at)
-        self._finished_at = now
-        state.seconds += seconds
+        now, recording = time.perf_counter(), self.gradients.recording_seconds
+        seconds = now - max(started.began, self._finished_at) - recording
+        self._finished_at, self.gradients.recording_seconds = now, 0.0
+        state.seconds, state.other_seconds = state.seconds + seconds, state.other_seconds + recording
         self.on_update(Update(state.position, state.update, total, lr, norm, started.tokens, seconds, state.skipped))
 
     def _finish_started(self) -> None:
