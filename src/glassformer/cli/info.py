@@ -1,7 +1,7 @@
-"""`glassformer info`: describe a model. Imports torch only for `--runtime`."""
+"""`glassformer info`: describe a model, or this machine. Imports torch only for `--runtime` and for the machine."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,7 +20,7 @@ MAX_SPECIAL = 12
 
 
 def info(
-    path: Path,
+    path: Path | None = None,
     *,
     json: bool = False,
     runtime: bool = False,
@@ -38,11 +38,15 @@ def info(
     Only the headers of the weight files are read, but the checksums of a folder that Glassformer wrote are verified,
     which takes longer for a large model.
 
+    Without PATH, show what Glassformer uses on this machine: versions, processors, kernels, and the cache folder. A
+    report of an error should have these lines.
+
     Args:
         path: A model folder, a GGUF or llama2.c file, or org/name for a model in Hugging Face's download cache.
         json: Print one JSON object, with all settings.
         runtime: Also show how the model would compute on this machine, and why: device, numbers, kernels, steps, cost
-            of the first use, memory, and an upper bound of the speed. The weights are not loaded.
+            of the first use, memory, and an upper bound of the speed. The weights are not loaded. Without PATH, also
+            measure this machine.
         device: With --runtime: the device that run would be asked for; auto is a GPU where there is one.
         dtype: With --runtime: the numbers that run would be asked for; auto is float32, or on a GPU the
             bfloat16 or float16 in which the file is stored.
@@ -54,6 +58,9 @@ def info(
     for name, value in asked.items():
         if not runtime and value not in ("auto", "none"):
             raise UsageError(f"--{name} {value} has no effect without --runtime: add --runtime, or leave it out")
+    if path is None:
+        _info_of_machine(as_json=json, measure=runtime, options=[*asked.values(), *["allow_pickle"] * allow_pickle])
+        return
     found = describe(path, allow_pickle=allow_pickle)
     if runtime:
         found["runtime"] = _runtime(path, asked, allow_pickle=allow_pickle)
@@ -62,6 +69,22 @@ def info(
         return
     for line in _lines(found):
         print(line)
+
+
+def _info_of_machine(*, as_json: bool, measure: bool, options: Sequence[str]) -> None:
+    """Print what Glassformer uses on this machine. `options` are the values of those that need a model."""
+    if set(options) - {"auto", "none"}:
+        raise UsageError(
+            "PATH is missing: the options --device, --dtype, --quantize, --compile and --allow-pickle need a model"
+        )
+    from glassformer.runtime.machine_report import report_machine
+
+    found = report_machine(measure=measure)
+    if as_json:
+        print(_as_json(found))
+        return
+    for name, value in found.items():
+        print(f"{name:<15} {value}")
 
 
 def describe(path: Path | str, *, allow_pickle: bool = False) -> dict[str, Any]:
