@@ -14,7 +14,6 @@ import torch
 import torch._functorch.config as functorch_config
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.checkpoint import checkpoint
 
 from glassformer.nn import Layer, Stack
 from glassformer.nn.attention_backends import Attend
@@ -33,12 +32,18 @@ SHORT = [LONG[1], LONG[2], LONG[0], LONG[3]]
 """The same for short sequences, whose batches have many shapes."""
 
 
+KEPT_SHARE = 0.05
+"""The share of a layer's results that the compiler may store with gradient checkpointing, besides the layer's input. It
+stores those that save most. On an H200 a Llama of 1.1 billion parameters takes 259 ms per update with this share and
+261 ms with none, and as much memory."""
+
+
 def compile_layers(model: nn.Module, *, in_processes: bool = False) -> None:
     """Compile all layers of a model, in place; `uncompile_layers` undoes it. Each is compiled at its first call.
 
     With gradient checkpointing, a layer's forward pass and its repetition are compiled together: then the backward pass
-    repeats only what it needs, and not, for example, the last product of a layer. Other models repeat whole layers:
-    those with dropout, because the compiler would store most results of a layer or drop other elements in the
+    repeats only what it needs and what is not among the few stored results (`KEPT_SHARE`). Other models repeat whole
+    layers: those with dropout, because the compiler would store most results of a layer or drop other elements in the
     repetition, and those trained `in_processes`, where a repeated layer may gather its weights again.
     """
     separate_compile_cache()
@@ -69,14 +74,10 @@ def _compile_checkpointed(forward: Callable[..., Tensor]) -> Callable[..., Tenso
 
     @torch.compile
     def compiled(layer: nn.Module, x: Tensor, **inputs: Any) -> Tensor:
-        if not layer.training or inputs.get("cache") is not None:
-            return forward(layer, x, **inputs)
-        found: Tensor = checkpoint(forward, layer, x, use_reentrant=False, **inputs)
-        return found
+        return forward(layer, x, **inputs)  # torch caches compiled code by function: `forward` itself has other code
 
     def run(layer: nn.Module, x: Tensor, **inputs: Any) -> Tensor:
-        # By default the compiler stores some results anyway: those of functions whose gradient we define.
-        with functorch_config.patch(activation_memory_budget=0.0):
+        with functorch_config.patch(activation_memory_budget=KEPT_SHARE):
             return compiled(layer, x, **inputs)
 
     return run
