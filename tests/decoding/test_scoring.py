@@ -7,6 +7,7 @@ from glassformer import reference
 from glassformer.decoding import GenerationConfig, generate, score_pairs, score_texts
 from glassformer.decoding.scoring import score_continuations, score_long_texts
 from glassformer.models import build_model, preset
+from glassformer.progress import reporting
 from oracle import random_model, twin
 
 
@@ -72,3 +73,15 @@ def test_scores_of_continuations_are_those_of_texts():
     assert score_continuations(model, [[1] * (limit + 1)], [1])[0][0] < 0
     with pytest.raises(ValueError, match=r"lengths\[0\]=2: expected 1 to 1, less than the text has"):
         score_continuations(model, [[1, 2]], [2])
+
+
+def test_scoring_shows_how_far_it_is(capsys, monkeypatch):
+    monkeypatch.setattr("glassformer.progress.PLAIN_EVERY", 0.0)
+    model = random_model(preset("tiny-llama"))
+    with reporting():
+        score_long_texts(model, [[5, 6, 7, 8, 9]], context=2, stride=2, batch_tokens=2)
+        score_texts(model, [[5, 6], [7, 8]], batch_tokens=2)
+        score_continuations(model, [[5, 6], [7, 8]], [1, 1], batch_tokens=1)
+    told = capsys.readouterr().err.splitlines()
+    assert told[:3] == [f"scoring windows of text: {n} of 2" for n in range(3)]
+    assert told[3:] == 2 * [f"scoring texts: {n} of 2" for n in range(3)]

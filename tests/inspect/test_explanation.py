@@ -1,6 +1,7 @@
 """The numbers of an explanation are those of a plain forward pass."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -150,3 +151,9 @@ def test_a_sentence_of_30_tokens_of_a_large_model_makes_a_page_below_three_megab
     assert len(found["stacks"][1]["layers"]) == 6
     assert found["stacks"][1]["layers"][5]["attention"][1]["q"]["shape"] == [8, len(found["text"]["target"]["ids"]), 64]
     assert len(page_html(found).encode()) < 3_000_000
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_a_path_instead_of_a_model_names_the_call_that_loads_it(kind):
+    with pytest.raises(TypeError, match=r"pipe is 'my-model': expected a loaded model, such as gf.load\('my-model'\)"):
+        explain(kind("my-model"), "a text")

@@ -31,6 +31,8 @@ def test_python_trains_with_the_same_options(tmp_path, reviews):
         ({"source": 3}, "source=3: expected a list of paths"),
         ({"start_from": 3}, "start_from=3: expected a path"),
         ({"from": 3}, "start_from=3: expected a path"),
+        ({"from_": "m"}, "'from_' is not an option of TranslationConfig: did you mean 'start_from'"),
+        ({"size": "giant"}, "size='giant': expected one of auto, tiny, small, base"),
     ],
 )
 def test_python_options_are_checked_before_anything_is_written(tmp_path, options, message):

@@ -186,6 +186,7 @@ def test_a_run_makes_at_least_one_update_if_loading_takes_all_the_time(tmp_path,
     made = machine.state.update
     assert 1 <= made <= 3
     assert f"only {made} update" in (told := capsys.readouterr().err)
+    assert "the 2 min of --minutes are over already: it took 8.3 min to start" in told
     assert "learned little: 8.3 min passed before the first update. Give it more minutes" in told
 
 
@@ -193,7 +194,9 @@ def test_runs_that_end_for_another_reason_do_not_ask_for_more_minutes(tmp_path, 
     Machine(monkeypatch).train(tmp_path / "a", replace(CONFIG, max_updates=20))
     Machine(monkeypatch).train(tmp_path / "b", replace(CONFIG, minutes=0, updates=20))
     Machine(monkeypatch).train(tmp_path / "c")
-    assert "fitted into" not in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "fitted into" not in told
+    assert "over already" not in told
 
 
 def test_a_run_of_fixed_updates_is_never_corrected(tmp_path, monkeypatch):

@@ -145,7 +145,7 @@ def evaluate_pretrained(
         )
     results: dict[str, Scores] = {}
     scored_on: list[str] = []
-    with computing_for_long():
+    with reporting(quiet=quiet), computing_for_long():
         if texts:
             results["text"] = score_texts_by_perplexity(pipeline, texts, context=context, stride=stride)
         if choices:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from glassformer.models import DecoderModel, EncoderDecoderModel
 from glassformer.nn.tensor_checks import check_id_list
+from glassformer.progress import Step
 from glassformer.runtime.shared_work import divide_work
 from glassformer.runtime.step_runner import inference
 from glassformer.text.tokenizer import PAD
@@ -34,7 +35,7 @@ def score_pairs(
     check_id_list("begin, end", [begin, end], model.config.vocab_size)
     results: list[list[float]] = [[] for _ in sources]
     sizes = [max(len(source), len(target) + 1) for source, target in zip(sources, targets, strict=True)]
-    with inference(model):
+    with inference(model), Step("scoring texts", len(sources)) as step:
         for chosen in _batches(sizes, batch_tokens):
             source, source_mask = _pad(model, [list(sources[index]) for index in chosen])
             target, target_mask = _pad(model, [[begin, *targets[index]] for index in chosen])
@@ -43,6 +44,7 @@ def score_pairs(
             logits = EncoderDecoderModel.forward(model, source, target, source_mask, target_mask)
             for index, row in zip(chosen, _gather(logits, wanted), strict=True):
                 results[index] = row[: len(targets[index]) + 1].tolist()
+            step.advance(len(chosen))
     return results
 
 
@@ -55,12 +57,13 @@ def score_texts(model: DecoderModel, texts: Sequence[Sequence[int]], *, batch_to
 
     def score(texts: Sequence[Sequence[int]]) -> list[list[float]]:
         results: list[list[float]] = [[] for _ in texts]
-        with inference(model):
+        with inference(model), Step("scoring texts", len(texts)) as step:
             for chosen in _batches([len(tokens) for tokens in texts], batch_tokens):
                 batch, mask = _pad(model, [list(texts[index]) for index in chosen])
                 logits = model(batch, mask)
                 for index, row in zip(chosen, _gather(logits[:, :-1], batch[:, 1:]), strict=True):
                     results[index] = row[: len(texts[index]) - 1].tolist()
+                step.advance(len(chosen))
         return results
 
     return divide_work(texts, score)
@@ -79,7 +82,7 @@ def score_continuations(
             raise ValueError(f"lengths[{index}]={length}: expected 1 to {len(tokens) - 1}, less than the text has")
         check_id_list(f"text {index}", tokens, model.config.vocab_size)
     results = [(0.0, True)] * len(texts)
-    with inference(model):
+    with inference(model), Step("scoring texts", len(texts)) as step:
         for chosen in _batches([len(tokens) - 1 for tokens in texts], batch_tokens):
             # Padding comes last, where no real token attends to it.
             read, _ = _pad(model, [list(texts[index][:-1]) for index in chosen])
@@ -90,6 +93,7 @@ def score_continuations(
                 end = len(texts[index]) - 1
                 part = slice(end - lengths[index], end)
                 results[index] = (log_probs[row, part].sum().item(), bool(is_best[row, part].all()))
+            step.advance(len(chosen))
     return results
 
 
@@ -114,7 +118,7 @@ def score_long_texts(
 
     def score(windows: Sequence[tuple[int, int, int, int]]) -> list[float]:
         sums = [0.0] * len(windows)
-        with inference(model):
+        with inference(model), Step("scoring windows of text", len(windows)) as step:
             for chosen in _batches([end - begin for _, begin, end, _ in windows], batch_tokens):
                 places = [windows[place] for place in chosen]
                 # Padding comes last, where no real token attends to it.
@@ -123,6 +127,7 @@ def score_long_texts(
                 found = _gather(model(read), wanted).double().cpu()
                 for place, (_, begin, end, counted), row in zip(chosen, places, found, strict=True):
                     sums[place] = row[counted - begin : end - begin].sum().item()
+                step.advance(len(chosen))
         return sums
 
     totals = [0.0] * len(texts)

@@ -73,6 +73,8 @@ def explain(
     >>> explained.data["text"]["source"]["pieces"]
     [' it', ' is', ' good', '</s>']
     """
+    if isinstance(pipe, str | Path):
+        raise TypeError(f"pipe is {str(pipe)!r}: expected a loaded model, such as gf.load({str(pipe)!r})")
     folder = None if run is None else Path(run)
     return Explanation(build_explanation(pipe, text, ExplainOptions(**options), name=name, run=folder))
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from glassformer.base.dataclass_flags import options_of
 from glassformer.checkpoint.summary import summarize
@@ -103,6 +103,8 @@ def read_request(
     defaults, so that the same recipe gives the same model on every machine; `given` overrides the recipe.
     """
     kind = config_named(task)
+    if size not in get_args(Size):
+        raise ValueError(f"size={size!r}: expected one of {', '.join(get_args(Size))}")
     if recipe is None:
         given = {**(preset_options(kind, preset) if preset else {}), **given}
         return TrainRequest(task, make_config(kind, given), given, size)

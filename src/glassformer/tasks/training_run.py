@@ -127,6 +127,11 @@ def train_run(
             journal.say(predicted.in_words(estimate, share))
         if config.minutes and plan.end == config.max_updates:
             journal.say("more updates would not help (--max-updates): the command may end before --minutes are over")
+        elif config.minutes and not state.update and time.perf_counter() - began > 60 * config.minutes:
+            journal.say(
+                f"the {rough_duration(60 * config.minutes)} of --minutes are over already: it took "
+                f"{rough_duration(time.perf_counter() - began)} to start. The run makes as few updates as it can"
+            )
         elif config.minutes:
             journal.say(f"the whole command takes about {rough_duration(60 * config.minutes)} (--minutes)")
         else:
@@ -174,7 +179,8 @@ def train_run(
         if config.minutes and is_complete and made < min(FEW_UPDATES, config.max_updates or FEW_UPDATES):
             journal.say(
                 f"only {made:,} update{'s' * (made != 1)} fitted into --minutes {config.minutes:g}, so the model has "
-                f"learned little: {rough_duration(starting)} passed before the first update. Give it more minutes"
+                f"learned little: {rough_duration(starting)} passed before the first update. Give it more minutes, "
+                "or updates of fewer tokens (--max-tokens)"
             )
     return trainer.state
 

@@ -111,7 +111,7 @@ class TaggedReader:
         if not all(0 <= index < len(columns) for index in indices) or indices[0] == indices[1]:
             raise BadRecordError(
                 f"{where}: {len(columns)} columns: expected a word in column {self.word_column} and a tag in column "
-                f"{self.tag_column}; choose yours with word_column and tag_column"
+                f"{self.tag_column}; --word-column and --tag-column choose others (word_column in Python)"
             )
         if len(columns) != expected:
             raise BadRecordError(

@@ -5,6 +5,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from keyword import iskeyword
 from typing import Any, TypeVar
 
 from glassformer.base.dataclass_flags import options_of
@@ -38,6 +39,8 @@ def given_options(kind: Any, values: Mapping[str, Any]) -> dict[str, Any]:
     for name in values:
         if name not in names:
             near = nearest(name, options)
+            if near is not None and iskeyword(near):  # Python callers cannot write --from as `from`
+                near = options[near].path
             hint = f"did you mean {near!r}?" if near else "glassformer train TASK --help-all lists the options"
             raise TypeError(f"{name!r} is not an option of {kind.__name__}: {hint}")
     return {names[name].path: value for name, value in values.items()}
