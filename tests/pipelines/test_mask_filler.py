@@ -1,10 +1,13 @@
 """The mask filler: the mask token, the tokens around a text, and lines with blanks."""
 
 import pytest
+import torch
 
 from glassformer.data.readers.plain_texts import PlainText
+from glassformer.pipelines.blanks import BlankWord, best_choices
 from glassformer.pipelines.encoder_pipeline import Reader
-from glassformer.pipelines.mask_filler import MASK, MaskFiller, mask_of, surrounding_tokens, words_of
+from glassformer.pipelines.mask_filler import MASK, SHOWN_WORDS, MaskFiller, mask_of, surrounding_tokens, words_of
+from glassformer.pipelines.pipeline import LineRequest
 from glassformer.text.tokenizer import END, UNKNOWN
 from pipelines.tiny_pipelines import make, pretrained, tokenizer
 
@@ -38,3 +41,43 @@ def test_scores_are_the_same_in_every_call():
     scores = tool.score(texts)
     assert scores == tool.score(texts)
     assert scores["loss"] > 0
+
+
+def test_words_for_blanks_have_the_probabilities_of_a_plain_forward_pass():
+    tool = make(MaskFiller)
+    ((first, second),) = tool.words_for(["the ___ cat ___"], n=3)
+    words = words_of(tool.reader, tool.model)
+    tokens = tool.reader.tokenizer
+    ids = [*tokens.encode("the")[:1], UNKNOWN, *tokens.encode(" cat"), UNKNOWN, END]
+    places = [place for place, token in enumerate(ids) if token == UNKNOWN]
+    with torch.inference_mode():
+        chances = tool.model(torch.tensor([ids]))[0, places][:, words].softmax(-1)
+    for found, right in zip((first, second), chances, strict=True):
+        assert [one.probability for one in found] == pytest.approx(right.topk(3).values.tolist(), abs=1e-6)
+        assert found[0].word == tokens.tokens([int(words[right.argmax()])])[0].strip()
+    everything = tool.words_for(["the ___"], n=10**6)[0][0]
+    assert len(everything) == len(words)
+    assert sum(one.probability for one in everything) == pytest.approx(1, abs=1e-5)
+
+
+def test_answers_have_alternatives_and_the_probabilities_of_their_words():
+    tool, lines = make(MaskFiller), ["a ___ sees a ___", "no blank", ""]
+    answer, *others = tool.answer_lines(lines, LineRequest(n_best=4, with_scores=True))
+    one, two = tool.words_for(lines[:1], n=50)[0]
+    pairs = sorted((a.probability * b.probability, f"a {a.word} sees a {b.word}") for a in one for b in two)[::-1]
+    assert list(answer.texts) == [text for _, text in pairs[:4]]
+    assert list(answer.scores) == pytest.approx([chance for chance, _ in pairs[:4]], abs=1e-6)
+    assert answer.line == answer.record["text"] == answer.texts[0] == tool.fill(lines[0])
+    assert [choice["text"] for choice in answer.record["n_best"]] == list(answer.texts)
+    assert [len(words) for words in answer.record["blanks"]] == [SHOWN_WORDS] * 2
+    for line, found in zip(lines[1:], others, strict=True):
+        assert (found.line, found.texts, found.scores) == (line, (line,), (None,))
+        assert found.record == {"text": line, "blanks": [], "n_best": []}
+    (plain,) = tool.answer_lines(lines[:1], LineRequest())
+    assert plain.record == {"text": answer.line}
+
+
+def test_the_best_choices_of_words_are_ordered_by_their_joint_probability():
+    blanks = [[BlankWord("a", 0.5), BlankWord("b", 0.25)], [BlankWord("c", 0.75)]]
+    assert best_choices(blanks, 3) == [(("a", "c"), 0.375), (("b", "c"), 0.1875)]
+    assert best_choices([], 3) == [((), 1.0)]

@@ -20,6 +20,7 @@ from glassformer.checkpoint.hf.folder import save_hf_folder
 from glassformer.pipelines.classifier import Classifier
 from glassformer.pipelines.extractor import Extractor
 from glassformer.pipelines.language_model import LanguageModel
+from glassformer.pipelines.mask_filler import MaskFiller
 from glassformer.pipelines.tagger import Tagger
 from glassformer.pipelines.translator import Translator
 from glassformer.text import Tokenizer, TokenizerConfig
@@ -38,6 +39,7 @@ TRAINED = {
     "tagger": Tagger,
     "extractor": Extractor,
     "writer": LanguageModel,
+    "filler": MaskFiller,
 }
 
 

@@ -9,6 +9,7 @@ INPUTS = {
     "tagger": ["the old cat sees", "the saw"],
     "extractor": ["what color is it?\tit is red", "what?\tthe old cat"],
     "writer": ["the cat", "it is"],
+    "filler": ["the ___ cat", "no blank"],
     "embedder": ["the cat"],
 }
 
@@ -59,6 +60,13 @@ def test_labels_have_probabilities_and_entities_have_places(server):
     text = "the old cat"
     for entity in run(server, "tagger", input=text)["results"][0]["entities"]:
         assert text[entity["start"] : entity["end"]] == entity["text"]
+
+
+def test_blanks_have_alternatives_with_probabilities(server):
+    (one,) = run(server, "filler", input="the ___ cat", n_best=2)["results"]
+    assert [entry["text"].endswith(" cat") for entry in one["n_best"]] == [True, True]
+    ((first, *_),) = one["blanks"]
+    assert first["probability"] == one["n_best"][0]["score"]
 
 
 @pytest.mark.parametrize(

@@ -114,9 +114,11 @@ class AnswerOptions:
     json: bool = False
     """Print one JSON object per line: text, scores, labels with probabilities, entities with places, vectors."""
     n_best: int | None = None
-    """Print the N best texts of a beam search, N sampled texts, or the N most likely labels."""
+    """Print the N best texts of a beam search, N sampled texts, the N most likely labels, or the N most likely ways to
+    fill in the blanks."""
     scores: bool = False
-    """Print the mean log-probability of each text, the probability of each label, or the score of a found answer."""
+    """Print the mean log-probability of each text, the probability of each label or of the words in the blanks, or the
+    score of a found answer."""
 
 
 @dataclass(frozen=True, kw_only=True)

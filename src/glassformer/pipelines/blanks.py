@@ -1,6 +1,7 @@
 """Turn each blank (`___`) of a line into one mask token for a model, and put words into blanks. Imports no torch."""
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from glassformer.data.readers.plain_texts import PlainText
 from glassformer.text.encoded import Encoded
@@ -21,6 +22,13 @@ OTHER_GAP_TOKENS = (
 """The same tokens of pretrained code models: Qwen-Coder, StarCoder and SmolLM, SantaCoder, CodeLlama."""
 STAND_IN = "x"
 """Replaces a blank while a line is tokenized, so that it becomes a separate word."""
+
+
+class BlankWord(NamedTuple):
+    """A word that may fill a blank, and its probability."""
+
+    word: str
+    probability: float
 
 
 def texts_of(examples: Iterable[PlainText]) -> Iterable[str]:
@@ -68,3 +76,15 @@ def fill_in(line: str, words: Iterable[str]) -> str:
     """Return the line with its blanks replaced by `words` in order. Blanks for which there is no word stay blank."""
     parts, waiting = line.split(BLANK), iter(words)
     return "".join(part + next(waiting, BLANK) for part in parts[:-1]) + parts[-1]
+
+
+def best_choices(blanks: Sequence[Sequence[BlankWord]], n: int) -> list[tuple[tuple[str, ...], float]]:
+    """Return the `n` most likely ways to fill all blanks, each with its words and the product of their probabilities.
+
+    `blanks` has the most likely words of each blank, at least `n` of them, best first.
+    """
+    found: list[tuple[tuple[str, ...], float]] = [((), 1.0)]
+    for words in blanks:
+        longer = [((*before, word), p * probability) for before, p in found for word, probability in words]
+        found = sorted(longer, key=lambda choice: -choice[1])[:n]
+    return found

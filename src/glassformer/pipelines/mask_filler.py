@@ -1,7 +1,7 @@
 """A pretrained masked language model (BERT) that fills in blanks with one token each."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import torch
@@ -13,9 +13,24 @@ from glassformer.data.batching.noised_batches import MaskedBatch, MaskedBatches,
 from glassformer.data.batching.text_rows import InMemoryRows, Rows
 from glassformer.data.readers.plain_texts import PlainText
 from glassformer.models import EncoderModel
-from glassformer.pipelines.blanks import BLANK, fill_in, put_marks, texts_of, without_blanks
+from glassformer.pipelines.blanks import (
+    BLANK,
+    BlankWord,
+    best_choices,
+    fill_in,
+    put_marks,
+    texts_of,
+    without_blanks,
+)
 from glassformer.pipelines.encoder_pipeline import EncoderPipeline, Reader, read_batch
-from glassformer.pipelines.pipeline import READING_BATCH_TOKENS, LineAnswer, LineRequest, ManyTexts, each_text
+from glassformer.pipelines.pipeline import (
+    READING_BATCH_TOKENS,
+    LineAnswer,
+    LineRequest,
+    ManyTexts,
+    as_json_number,
+    each_text,
+)
 from glassformer.runtime.shared_work import divide_work
 from glassformer.text import Tokenizer
 from glassformer.text.encoded import Encoded
@@ -24,6 +39,8 @@ from glassformer.text.tokenizer import UNKNOWN
 if TYPE_CHECKING:  # `glassformer run` imports no metrics
     from glassformer.metrics.scores import Scores
 
+SHOWN_WORDS = 5
+"""For how many words of a blank `run --json` shows the probability, if --n-best does not ask for more."""
 MASK = "<mask>"
 """The mask token of tokenizers that were trained with Glassformer."""
 
@@ -54,6 +71,17 @@ class MaskFiller(EncoderPipeline[PlainText]):
         return each_text(lines, self._fill, "lines")
 
     def _fill(self, lines: list[str]) -> list[str]:
+        return [
+            fill_in(line, (words[0].word for words in blanks))
+            for line, blanks in zip(lines, self.words_for(lines, n=1), strict=True)
+        ]
+
+    def words_for(self, lines: Sequence[str], *, n: int = 5) -> list[list[list[BlankWord]]]:
+        """Return the `n` most likely words for each blank of each line, with their probabilities, the best ones first.
+
+        The probabilities of all words of the vocabulary sum to 1. Blanks beyond the model's limit have no words; such
+        lines are counted in `n_truncated`.
+        """
         cut = [without_blanks(line) for line in lines]
         mask, limit, rows, asked = mask_of(self.reader), self.model.config.max_len, [], []
         n_cut = 0
@@ -62,27 +90,54 @@ class MaskFiller(EncoderPipeline[PlainText]):
             ids = marked[:limit]
             n_cut += len(ids) < len(marked)
             asked.append([place for place, token in enumerate(ids) if token == mask and places])
-            n = len(ids)
-            rows.append(Encoded(ids, read.spans[:n], read.token_types[:n], read.sources[:n]))
+            length = len(ids)
+            rows.append(Encoded(ids, read.spans[:length], read.token_types[:length], read.sources[:length]))
         self.count_truncated(n_cut, len(lines))
-        words = words_of(self.reader, self.model)
+        known = words_of(self.reader, self.model)
+        n = min(n, len(known))
 
         def likeliest(model: nn.Module, batch: LabeledBatch) -> Tensor:
-            known = torch.from_numpy(words).to(batch.tokens.device)
-            return known[read_batch(model, batch)[:, :, known].argmax(-1)]
+            """Return n token ids and n probabilities for each token, (B, T, 2 n)."""
+            ids = torch.from_numpy(known).to(batch.tokens.device)
+            logits = read_batch(model, batch)[:, :, ids].float()
+            best = logits.topk(n)
+            # float32 holds ids up to 2**24 exactly.
+            return torch.cat([ids[best.indices].float(), best.values.sub(logits.logsumexp(-1, True)).exp()], -1)
 
-        found = []
-        for line, blanks, answer in zip(lines, asked, self.answers(rows, ask=likeliest), strict=True):
-            tokens = self.reader.tokenizer.tokens(int(answer[place]) for place in blanks)
-            found.append(fill_in(line, (token.strip() for token in tokens)))
-        return found
+        return [
+            [self._as_words(answer[place]) for place in blanks]
+            for blanks, answer in zip(asked, self.answers(rows, ask=likeliest), strict=True)
+        ]
+
+    def _as_words(self, found: Tensor) -> list[BlankWord]:
+        ids, probabilities = found.view(2, -1).tolist()
+        words = self.reader.tokenizer.tokens(map(int, ids))
+        return [BlankWord(word.strip(), chance) for word, chance in zip(words, probabilities, strict=True)]
 
     @override
     def answer_lines(self, lines: Sequence[str], request: LineRequest) -> list[LineAnswer]:
-        """Return each line with its blanks (`___`) filled in. A line without blanks is returned unchanged."""
-        filled = iter(self._fill([line for line in lines if BLANK in line]))
-        texts = [next(filled) if BLANK in line else line for line in lines]
-        return [LineAnswer(text, {"text": text}) for text in texts]
+        """Return each line with its blanks (`___`) filled in. A line without blanks is returned unchanged.
+
+        The score of a filled line is the product of the probabilities of its words.
+        """
+        n = max(request.n_best or 1, SHOWN_WORDS if request.with_scores else 1)
+        found = iter(self.words_for([line for line in lines if BLANK in line], n=n))
+        return [self._answer(line, next(found) if BLANK in line else [], request) for line in lines]
+
+    def _answer(self, line: str, blanks: list[list[BlankWord]], request: LineRequest) -> LineAnswer:
+        choices = best_choices(blanks, request.n_best or 1)
+        texts = tuple(fill_in(line, words) for words, _ in choices)
+        scores = tuple(as_json_number(probability) for _, probability in choices) if blanks else (None,)
+        record: dict[str, Any] = {"text": texts[0]}
+        if request.with_scores:
+            record["blanks"] = [
+                [{"word": word, "probability": as_json_number(chance)} for word, chance in words] for words in blanks
+            ]
+        if request.n_best is not None:
+            record["n_best"] = [
+                {"text": text, "score": score} for text, score in zip(texts, scores, strict=True) if blanks
+            ]
+        return LineAnswer(texts[0], record, texts, scores)
 
     def score(self, examples: Sequence[PlainText]) -> "Scores":
         """Mask tokens of the examples and return the mean loss and the accuracy of predicting them.

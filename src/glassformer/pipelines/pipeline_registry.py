@@ -79,7 +79,7 @@ PIPELINES = {
     "masking": PipelineEntry(
         "mask_filler.MaskFiller",
         "a masked language model",
-        ("embed",),
+        ("n_best", "scores", "embed"),
         "an encoder like BERT, pretrained on plain texts",
     ),
     "code": PipelineEntry(

@@ -12,6 +12,7 @@ from fastapi.responses import JSONResponse
 
 from glassformer.decoding import GenerationConfig
 from glassformer.pipelines.classifier import Classifier
+from glassformer.pipelines.mask_filler import MaskFiller
 from glassformer.pipelines.pipeline import LineAnswer, LineRequest
 from glassformer.pipelines.text_to_text import TextToText
 from glassformer.serve.access_log import note_fact
@@ -130,7 +131,7 @@ def _check_fields(body: TaskRequest, model: ServedModel) -> None:
         if given or body.scores:
             field = (given or ["scores"])[0]
             raise ApiError(400, f"{field} has no effect: {model.name} ({model.kind}) writes no text", param=field)
-        if body.n_best is not None and not isinstance(model.pipeline, Classifier):
+        if body.n_best is not None and not isinstance(model.pipeline, Classifier | MaskFiller):
             raise ApiError(400, f"n_best has no effect: {model.name} ({model.kind}) gives one answer", param="n_best")
     languages = [field for field in LANGUAGE_FIELDS if getattr(body, field) is not None]
     if languages and not isinstance(model.pipeline, TextToText):
