@@ -31,7 +31,8 @@ COLUMNS = ["stored as", "loaded as", "file, MB", "model, MB", "peak, MB", "peak 
 CHILD = """
 import json, sys
 from glassformer.pipelines.load import load
-from glassformer.training.resident_memory import forget_peak, give_back_freed, peak_resident, resident
+from glassformer.base.freed_memory import give_back_freed
+from glassformer.training.resident_memory import forget_peak, peak_resident, resident
 path, tiny, numbers = sys.argv[1:]
 options = {"quantize": "int8"} if numbers == "int8" else {"dtype": numbers}
 load(tiny, device="cpu", **options)

@@ -3,10 +3,18 @@
 import platform
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
-from glassformer.base.freed_memory import KEPT_SIZES, M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, keep_freed_memory
+from glassformer.base import freed_memory
+from glassformer.base.freed_memory import (
+    KEPT_SIZES,
+    M_MMAP_THRESHOLD,
+    M_TRIM_THRESHOLD,
+    give_back_freed,
+    keep_freed_memory,
+)
 
 
 @pytest.mark.parametrize(("most", "kept"), [(1 << 40, KEPT_SIZES[0]), (1 << 25, KEPT_SIZES[1]), (0, None)])
@@ -47,3 +55,16 @@ print(faults())
 """
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(found.stdout) < 20 * 8 * 2**22 // 4096 // 10
+
+
+def test_give_back_freed_without_glibc_does_nothing(monkeypatch):
+    # musl lacks the function; other systems cannot open the running program as a library.
+    for nothing in (SimpleNamespace, OSError, TypeError):
+        monkeypatch.setattr(freed_memory.ctypes, "CDLL", lambda _, nothing=nothing: _raise_or_make(nothing))
+        give_back_freed()  # no error
+
+
+def _raise_or_make(kind):
+    if issubclass(kind, Exception):
+        raise kind
+    return kind()

@@ -44,16 +44,3 @@ def test_forget_peak_without_permission_does_nothing(fake_proc):
     (fake_proc / "clear_refs").mkdir()  # a folder cannot be written to, even by root
     resident.forget_peak()
     assert (fake_proc / "clear_refs").is_dir()
-
-
-def test_give_back_freed_without_glibc_does_nothing(monkeypatch):
-    # musl lacks the function; other systems cannot open the running program as a library.
-    for nothing in (SimpleNamespace, OSError, TypeError):
-        monkeypatch.setattr(resident.ctypes, "CDLL", lambda _, nothing=nothing: _raise_or_make(nothing))
-        resident.give_back_freed()  # no error
-
-
-def _raise_or_make(kind):
-    if issubclass(kind, Exception):
-        raise kind
-    return kind()

@@ -25,6 +25,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from glassformer.base.checks import shortened
+from glassformer.base.freed_memory import give_back_freed
 from glassformer.base.names import no_such_model
 from glassformer.base.write_errors import WriteError
 from glassformer.checkpoint.layout import CONFIG as CONFIG
@@ -121,6 +122,10 @@ def load_parameters(model: nn.Module, tensors: Mapping[str, Tensor], where: str)
             parameter.copy_(tensors[name])
 
 
+LEAST_GIVEN_BACK = 16 << 20
+"""`fill_parameters` returns freed memory to the system after it has filled this many bytes more, or a tenth more."""
+
+
 def fill_parameters(
     model: nn.Module,
     values: Iterable[tuple[str, Tensor]],
@@ -142,11 +147,16 @@ def fill_parameters(
         return
     owners, empty = owners_of_parameters(model), dict(model.named_parameters())
     waiting = _Waiting(model) if when_filled is not None else None
+    n_bytes = n_given_back = 0
     for name, tensor in values:
         check_stored(name, tensor)
         parameter = empty.pop(name)
         filled = nn.Parameter(_converted(tensor, dtype))
+        n_bytes += filled.nbytes
         del tensor
+        if n_bytes - n_given_back > max(LEAST_GIVEN_BACK, n_bytes // 10):
+            give_back_freed()  # otherwise the heap keeps holes where tensors were read and converted
+            n_given_back = n_bytes
         for module, key in owners.pop(parameter):
             setattr(module, key, filled)
         del filled, module

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from glassformer.base.freed_memory import give_back_freed
 from glassformer.models import Model
 from glassformer.nn import Layer
 from glassformer.training.parallel import check_no_head_bias, read_layout, split_layers
 from glassformer.training.processes import SharedError, joined
-from glassformer.training.resident_memory import give_back_freed
 
 
 def join_for_inference(parallel: str, device: torch.device) -> int:

@@ -15,11 +15,12 @@ from itertools import accumulate
 import torch
 from torch import Tensor, nn
 
+from glassformer.base.freed_memory import give_back_freed
 from glassformer.models.training_costs import STATE_BYTES, state_bytes
 from glassformer.progress import Step
 from glassformer.training.gradients import Batch, GraphedGradients
 from glassformer.training.optimizers import make_optimizer
-from glassformer.training.resident_memory import ResidentGrowth, forget_peak, give_back_freed, peak_resident
+from glassformer.training.resident_memory import ResidentGrowth, forget_peak, peak_resident
 from glassformer.training.sharded_tensors import local_tensors
 from glassformer.training.trainer import Trainer
 
@@ -27,7 +28,6 @@ LOOKED_AT = 64
 """Number of batches whose floating-point operations are averaged, from the first batch on."""
 TIMED = 2
 """Number of batches that are timed, after one batch that warms up allocator and kernels."""
-
 MEASURED_PARAMETERS = 5 * 10**8
 """Of models with more parameters, about as many as this are updated for the measurement."""
 KEPT_BYTES = 20 * 10**6

@@ -1,10 +1,10 @@
 """The resident memory of this process, now and at its peak, as the operating system reports it."""
 
-import ctypes
 import re
 import sys
-from contextlib import suppress
 from pathlib import Path
+
+from glassformer.base.freed_memory import give_back_freed
 
 
 def forget_peak() -> None:
@@ -43,15 +43,6 @@ def _status(name: str) -> int | None:
         return None
     found = re.search(rb"^%s:\s+(\d+) kB" % name.encode("ascii"), text, re.MULTILINE)
     return int(found.group(1)) * 1024 if found else None
-
-
-def give_back_freed() -> None:
-    """Make the C library return its freed memory to the operating system, if it can (glibc).
-
-    Otherwise a later run in the same process would reuse that memory, and its measured peak would be too low.
-    """
-    with suppress(AttributeError, OSError, TypeError):  # only glibc has it
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 class ResidentGrowth:

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from glassformer.base.freed_memory import give_back_freed
 from glassformer.checkpoint.load_errors import refusing_wrong_values
 from glassformer.checkpoint.model_folder import check_stored, owners_of_parameters
 from glassformer.checkpoint.safe_files import CorruptFolderError, SealedFolder, read_json, write_text
 from glassformer.checkpoint.unread_weights import Values
-from glassformer.training.resident_memory import give_back_freed
 
 INDEX = "tensors.json"
 DTYPES = {str(dtype): dtype for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16)}
