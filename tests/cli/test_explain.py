@@ -30,6 +30,23 @@ def test_page_and_numbers_are_written(call, folder, tmp_path):
     assert embedded_explanation(page.read_text(encoding="utf-8")) == found
 
 
+@pytest.mark.parametrize("flag", ["--out", "--json"])
+def test_other_files_are_not_overwritten(call, folder, tmp_path, flag):
+    arguments = ("explain", folder, "--text", "the old cat", "--device", "cpu", "--quiet", flag)
+    data = tmp_path / "reviews.tsv"
+    data.write_text("it is good\tpositive\n", encoding="utf-8")
+    before = (folder / "config.json").read_bytes()
+    for file, error in ((data, "exists and is not"), (folder / "config.json", "inside a model folder")):
+        code, _, err = call(*arguments, file)
+        assert code == 1
+        assert str(file) in err
+        assert error in err
+    assert data.read_text(encoding="utf-8") == "it is good\tpositive\n"
+    assert (folder / "config.json").read_bytes() == before
+    assert call(*arguments, tmp_path / "new")[0] == 0
+    assert call(*arguments, tmp_path / "new")[0] == 0  # its own file
+
+
 def test_a_check_passes_or_fails(call, folder, tmp_path):
     code, out, _ = call("explain", folder, "--check", "--device", "cpu")
     assert code == 0
@@ -49,6 +66,7 @@ def test_a_check_passes_or_fails(call, folder, tmp_path):
         (["--text", "x"], "nothing to do: expected --out page.html, --json FILE, --check or --live"),
         (["--out", "page.html"], "--text is missing"),
         (["--text", "x", "--out", "."], "--out .: expected a file, but it is a folder"),
+        (["--text", "x", "--out", "p.html", "--json", "p.html"], "--out p.html and --json p.html are the same file"),
         (["--text", "x", "--out", "p.html", "--max-tokens", "0"], "--max-tokens 0: expected 1 or more"),
         (["--live", "--out", "p.html"], "--out has no effect with --live"),
         (["--live", "--port", "-1"], "--port -1: expected 0 to 65535"),

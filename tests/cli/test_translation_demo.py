@@ -46,6 +46,13 @@ def test_demo_trains_scores_translates_and_writes_a_page(wheel, tmp_path, capsys
     assert "trained already" in capsys.readouterr().out
 
 
+def test_another_file_of_the_name_of_the_page_is_refused_before_training(wheel, tmp_path):
+    (tmp_path / "en-de.html").write_text("<p>my notes</p>", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"en-de\.html exists and is not a page"):
+        translation_demo(minutes=0.05, out=tmp_path)
+    assert [*tmp_path.glob("en-de*")] == [tmp_path / "en-de.html"]
+
+
 class StopError(Exception):
     pass
 

@@ -42,8 +42,8 @@ def explain(
         path: A model folder, a GGUF or llama2.c file, or org/name for a model in Hugging Face's download cache.
         text: The text that the model reads. Two texts are separated by a tab, as for `run`.
         target: The text of the decoder, instead of what the model writes.
-        out: Write the page to this HTML file.
-        json: Write the numbers to this JSON file.
+        out: Write the page to this HTML file. An existing file is replaced only if it is such a page.
+        json: Write the numbers to this JSON file. An existing file is replaced only if it holds such numbers.
         check: Print the health checks, and exit with status 1 if one fails.
         live: Serve the page, so that text, heads and settings can be changed in it. The address that it prints shows
             the text of --text first, with --beam, --max-tokens and --ablate.
@@ -70,13 +70,12 @@ def explain(
         raise UsageError("--text is missing: expected the text that the model reads")
     if max_tokens < 1:
         raise UsageError(f"--max-tokens {max_tokens}: expected 1 or more")
-    for flag, file in (("--out", out), ("--json", json)):
-        if file is not None and file.is_dir():
-            raise UsageError(f"{flag} {file}: expected a file, but it is a folder")
+    _check_outputs(out, json)
     from glassformer.checkpoint.download_cache import find_model
     from glassformer.checkpoint.safe_files import write_text
     from glassformer.inspect.explain_options import PARTS, ExplainOptions
     from glassformer.inspect.explanation import Explanation, build_explanation
+    from glassformer.inspect.output_files import NUMBERS, check_explanation_file
     from glassformer.progress import reporting
 
     found_path = find_model(path)
@@ -98,6 +97,7 @@ def explain(
         said = CHECK_TEXT if text is None else text
         found = Explanation(build_explanation(pipe, said, options, name=found_path.name, run=run))
     if json is not None:
+        check_explanation_file(json, NUMBERS)  # a file may have been added meanwhile
         write_text(json, found.to_json())
         print(f"wrote {json}")
     if out is not None:
@@ -111,6 +111,20 @@ def run_folder(path: Path) -> Path | None:
     """Return the folder of the training run beside a model folder, if it is there."""
     run = path.with_name(f"{path.name}.run")
     return run if run.is_dir() else None
+
+
+def _check_outputs(out: Path | None, json: Path | None) -> None:
+    """Raise an error unless the page may be written to `out` and the numbers to `json`, before a model is loaded."""
+    from glassformer.inspect.output_files import NUMBERS, PAGE, check_explanation_file
+
+    for flag, file, kind in (("--out", out, PAGE), ("--json", json, NUMBERS)):
+        if file is None:
+            continue
+        if file.is_dir():
+            raise UsageError(f"{flag} {file}: expected a file, but it is a folder")
+        check_explanation_file(file, kind)
+    if out is not None and json is not None and out.absolute() == json.absolute():
+        raise UsageError(f"--out {out} and --json {json} are the same file: expected two names")
 
 
 def _report(checks: list[dict[str, Any]]) -> None:

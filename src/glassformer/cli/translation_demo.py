@@ -82,6 +82,7 @@ def translation_demo(
         precision: Floating-point type to train in; auto is bf16 if the device computes it fast, else fp32.
         threads: Threads to compute with on a CPU; 0 is one per core.
     """
+    from glassformer.inspect.output_files import PAGE, check_explanation_file
     from glassformer.pipelines.load import load
     from glassformer.pipelines.translator import Translator
     from glassformer.runtime.devices import choose_device
@@ -91,6 +92,8 @@ def translation_demo(
         raise UsageError(f"--minutes {minutes:g}: expected more than 0")
     set_threads(threads)
     choose_device(device)  # refuse a missing one before the download
+    folder, page = out / f"en-{to}", out / f"en-{to}.html"
+    check_explanation_file(page, PAGE)  # refuse another file of this name before the training
     task = Translation.with_chosen_defaults(
         {
             "data.corpus": "interface-texts",
@@ -108,7 +111,6 @@ def translation_demo(
         }
     )
     splits = task.config.data.splits()  # download the corpus and refuse an unknown language first
-    folder = out / f"en-{to}"
     if folder.exists():
         print(f"{folder} has been trained already; remove it to train again.")
     else:
@@ -131,7 +133,6 @@ def translation_demo(
         if sample.target not in ("", translation):
             print(f"  ({sample.target})")
     if samples:
-        page = out / f"en-{to}.html"
         write(page, translator, samples[0].source, folder)
         print(f"\nwrote {page}: open it in a browser to see how it learned, where it looks and what else it considered")
     talk(

@@ -20,6 +20,7 @@ from glassformer.inspect.learning import describe_learning
 from glassformer.inspect.lens import describe_lens
 from glassformer.inspect.next_tokens import describe_next
 from glassformer.inspect.objective import Objective
+from glassformer.inspect.output_files import PAGE, check_explanation_file
 from glassformer.inspect.page_file import page_html, write_page_file
 from glassformer.inspect.pipeline_text import (
     ModelText,
@@ -46,9 +47,14 @@ class Explanation:
     def __init__(self, data: dict[str, Any]):
         self.data = data
 
-    def save(self, path: Path | str) -> None:
-        """Write the page as one HTML file, which needs no other file and no network."""
-        write_page_file(Path(path), self.data)
+    def save(self, path: Path | str, *, overwrite: bool = False) -> None:
+        """Write the page as one HTML file, which needs no other file and no network.
+
+        An older page of an explanation is replaced. Any other existing file is replaced only with `overwrite`.
+        """
+        path = Path(path)
+        check_explanation_file(path, PAGE, overwrite=overwrite)
+        write_page_file(path, self.data)
 
     def _repr_html_(self) -> str:
         page = html.escape(page_html(self.data), quote=True)
