@@ -3,6 +3,7 @@
 import json
 import random
 from dataclasses import replace
+from pathlib import Path
 
 import gguf
 import numpy as np
@@ -33,6 +34,26 @@ from pipelines.tiny_pipelines import make
 def by_our_own_reader(monkeypatch):
     """Verify with our own reader, even if another library is installed."""
     monkeypatch.setattr("glassformer.pipelines.agreement.is_installed", lambda name: False)
+
+
+@pytest.mark.parametrize(
+    ("out", "to", "numbers", "message"),
+    [
+        ("out", "banana", "f16", "to='banana': expected one of hf, safetensors, gguf, ct2, onnx$"),
+        ("out", None, "f16", "to=None: expected one of hf, safetensors, gguf, ct2, onnx$"),
+        ("out", ["hf"], "f16", r"to=\['hf'\]: expected one of hf"),
+        ("hf", "out", "f16", r"to='out': expected .*; the order of the arguments is convert\(path, out, to\)$"),
+        ("out", "models/mine", "f16", r"to='models/mine': .*; the order of the arguments is convert\(path, out, to\)$"),
+        ("out", Path("mine"), "f16", r"to=.*Path\('mine'\): .*the order of the arguments is convert\(path, out, to\)$"),
+        ("out", "gguf", "q4", "numbers='q4': expected one of f32, f16, q8_0$"),
+        ("out", "hf", None, "numbers=None: expected one of f32, f16, q8_0$"),
+    ],
+)
+def test_an_unknown_format_is_refused_before_the_model_is_read(tmp_path, monkeypatch, out, to, numbers, message):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=message):
+        convert("missing-model", out, to, numbers=numbers)
+    assert not [*tmp_path.iterdir()]
 
 
 KINDS = ["gpt2", "llama", "t5-small", "bart-base", "marian", "bert-base", "albert-base"]

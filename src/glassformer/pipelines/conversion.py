@@ -4,10 +4,11 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import tokenizers
 
+from glassformer.base.checks import shown
 from glassformer.checkpoint import load_model, save_model
 from glassformer.checkpoint.ct2_export import Vocabulary, blocking_ct2, export_ct2
 from glassformer.checkpoint.download_cache import find_model
@@ -77,6 +78,7 @@ def convert(
     >>> gf.convert("my-classifier", to="safetensors", out="my-copy").kind
     'encoder'
     """
+    _check_choices(path, out, to, numbers)
     path, out = find_model(path), Path(out)
     if out.exists() and path.exists() and out.samefile(path):
         raise ValueError(f"--out {out} is the model itself: expected another name")
@@ -170,6 +172,18 @@ def expressible_in(model: AnyModel) -> list[Format]:
     if isinstance(model, DecoderModel) and not all(blocking_gguf(config).values()):
         found.append("gguf")
     return found
+
+
+def _check_choices(path: object, out: object, to: object, numbers: object) -> None:
+    """Raise ValueError unless `to` is a format and `numbers` a number format of GGUF files."""
+    formats = get_args(Format)
+    if to not in formats:
+        is_path = isinstance(to, Path) or (isinstance(to, str) and (not to.isidentifier() or Path(to).exists()))
+        is_swapped = is_path or path in formats or out in formats
+        order = "; the order of the arguments is convert(path, out, to)" if is_swapped else ""
+        raise ValueError(f"to={shown(to)}: expected one of {', '.join(formats)}{order}")
+    if numbers not in get_args(Numbers):
+        raise ValueError(f"numbers={shown(numbers)}: expected one of {', '.join(get_args(Numbers))}")
 
 
 def _labels(origin: Mapping[str, Any], model: AnyModel) -> dict[str, Any]:
