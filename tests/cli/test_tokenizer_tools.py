@@ -17,7 +17,14 @@ from text.tokenizer_folders import WORDS, byte_level, write
 def call(monkeypatch, capsys):
     def called(*arguments, stdin=""):
         monkeypatch.setattr(sys, "argv", ["glassformer", "tokenizer", *map(str, arguments)])
-        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+        stream = (
+            io.TextIOWrapper(io.BytesIO(stdin))
+            if isinstance(stdin, bytes)
+            else None
+            if stdin is None
+            else io.StringIO(stdin)
+        )
+        monkeypatch.setattr(sys, "stdin", stream)
         code = 0
         try:
             main()
@@ -55,8 +62,8 @@ def test_a_trained_tokenizer_encodes_and_decodes(call, files):
     _, tokens, _ = call("encode", out, "--tokens", stdin="hello café\n")
     assert "".join(json.loads(tokens)) == " hello café"
     code, printed, error = call("decode", out, stdin="5 99999\n")
-    assert (code, printed) == (1, "")
-    assert f"line 1: token 99999: expected 0 to {load_tokenizer(out).vocab_size - 1}" in error
+    assert (code, printed) == (1, "\n")
+    assert f"stdin:1: token 99999: expected 0 to {load_tokenizer(out).vocab_size - 1}" in error
     code, _, error = call("train", files / "en.txt", "--out", out)
     assert code == 2
     assert "exists: expected a new file" in error
@@ -112,9 +119,43 @@ def test_mistakes_are_explained(call, arguments, message):
 
 
 def test_lines_that_are_no_ids_are_refused(call, files):
-    code, _, error = call("decode", files / "bytes.json", stdin="1 2\nfive\n")
+    code, printed, error = call("decode", files / "bytes.json", stdin="1 2\nfive\n3\n")
     assert code == 1
-    assert "line 2: 'five': expected token ids" in error
+    assert len(printed.splitlines()) == 3
+    assert printed.splitlines()[1] == ""
+    assert "stdin:2: 'five': expected token ids" in error
+    assert "1 of 3 lines are bad" in error
+
+
+def test_encode_reads_lines_as_run_does(call, files):
+    tokenizer = files / "bytes.json"
+    plain = call("encode", tokenizer, stdin=b"caf\xc3\xa9\n\nb c\n")
+    assert plain[0] == 0
+    assert len(plain[1].splitlines()) == 3
+    assert call("encode", tokenizer, stdin=b"\xef\xbb\xbfcaf\xc3\xa9\r\n\r\nb c") == plain
+    code, printed, error = call("encode", tokenizer, stdin=b"caf\xc3\xa9\ncaf\xe9\nb c\n")
+    assert (code, printed) == (1, plain[1])
+    assert "stdin:2: not valid UTF-8" in error
+    for flag in ("--json", "--tokens"):
+        _, printed, _ = call("encode", tokenizer, flag, stdin=b"caf\xe9\nb c\n")
+        first, second = map(json.loads, printed.splitlines())
+        assert first == {"error": "not valid UTF-8"}
+        assert isinstance(second, list)
+    _, _, error = call("encode", tokenizer, stdin="caf\xe9\n".encode("utf-16"))
+    assert "UTF-16" in error
+
+
+def test_decode_reads_lines_as_run_does(call, files):
+    plain = call("decode", files / "bytes.json", stdin=b"40 41\n42\n")
+    assert plain[0] == 0
+    assert call("decode", files / "bytes.json", stdin=b"\xef\xbb\xbf40 41\r\n42\r\n") == plain
+
+
+@pytest.mark.parametrize("action", ["encode", "decode"])
+def test_a_closed_stdin_is_an_error(call, files, action):
+    code, printed, error = call(action, files / "bytes.json", stdin=None)
+    assert (code, printed) == (1, "")
+    assert "stdin is closed: expected lines of text" in error
 
 
 def test_text_that_is_not_utf8_is_refused(call, files):

@@ -65,38 +65,53 @@ def train(
 def encode(path: Path, *, tokens: bool = False, json: bool = False) -> None:
     """Encode the lines of stdin: print the token ids of each line, separated by spaces.
 
+    Lines are read as by glassformer run. A line that is not UTF-8 is reported on stderr, an empty line stands for it
+    (with --json and --tokens an object with the error), and the exit status is 1.
+
     Args:
         path: The tokenizer: a tokenizer.json, a SentencePiece model, a GGUF file, or a model folder.
         tokens: Print the text of each token instead of its id, as a JSON list.
         json: Print the ids as a JSON list.
     """
+    from glassformer.cli.lines import check_stdin, run_lines
     from glassformer.text.tokenizer_report import encode_plain
 
+    check_stdin()
     chosen = load_tokenizer(path)
-    for line in sys.stdin:
-        ids = encode_plain(chosen, [line.rstrip("\n")])[0]
+
+    def printed(ids: list[int]) -> str:
         if tokens:
-            print(json_module.dumps(chosen.tokens(ids), ensure_ascii=False), flush=True)
-        else:
-            print(json_module.dumps(ids) if json else " ".join(map(str, ids)), flush=True)
+            return json_module.dumps(chosen.tokens(ids), ensure_ascii=False)
+        return json_module.dumps(ids) if json else " ".join(map(str, ids))
+
+    run_lines(lambda texts: [printed(ids) for ids in encode_plain(chosen, texts)], as_json=json or tokens)
 
 
 def decode(path: Path) -> None:
     """Decode the lines of stdin: print the text of each line of token ids. A line break in a text is printed as \\n.
 
+    Lines are read as by glassformer run. A line that holds anything but token ids is reported on stderr, an empty line
+    stands for it, and the exit status is 1.
+
     Args:
         path: The tokenizer: a tokenizer.json, a SentencePiece model, a GGUF file, or a model folder.
     """
+    from glassformer.cli.lines import check_stdin, run_lines
+
+    check_stdin()
     chosen = load_tokenizer(path)
     size = chosen.vocab_size
-    for number, line in enumerate(sys.stdin, start=1):
+
+    def decoded(line: str) -> str:
         words = line.replace(",", " ").strip().strip("[]").split()
         if not all(word.isdecimal() for word in words):
-            raise ValueError(f"line {number}: {line.strip()[:80]!r}: expected token ids, separated by spaces")
+            raise ValueError(f"{line.strip()[:80]!r}: expected token ids, separated by spaces")
         unknown = next((word for word in words if int(word) >= size), None)
         if unknown is not None:
-            raise ValueError(f"line {number}: token {unknown[:20]}: expected 0 to {size - 1}")
-        print(chosen.decode(map(int, words)).replace("\n", "\\n"), flush=True)
+            raise ValueError(f"token {unknown[:20]}: expected 0 to {size - 1}")
+        return chosen.decode(map(int, words))
+
+    run_lines(lambda lines: list(map(decoded, lines)))
 
 
 def inspect(path: Path, *, data: tuple[Path, ...] = (), longest: int = 10, json: bool = False) -> None:
