@@ -69,6 +69,33 @@ def test_a_trained_tokenizer_encodes_and_decodes(call, files):
     assert "exists: expected a new file" in error
 
 
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "bytes", "characters"])
+@pytest.mark.parametrize("text", ["", "\n", " \n\t\n"])
+def test_texts_without_characters_are_refused(call, tmp_path, kind, text):
+    (tmp_path / "empty.txt").write_text(text, encoding="utf-8")
+    code, printed, error = call("train", tmp_path / "empty.txt", "--out", tmp_path / "my.json", "--kind", kind)
+    assert (code, printed) == (1, "")
+    assert f"expected at least one line that is not blank in {tmp_path / 'empty.txt'}" in error
+    assert not (tmp_path / "my.json").exists()
+
+
+@pytest.mark.parametrize(("kind", "parts"), [("bpe", "pairs"), ("unigram", "pieces")])
+def test_fewer_tokens_than_asked_are_reported(call, files, kind, parts):
+    out = files / "my.json"
+    code, _, error = call("train", files / "en.txt", "--out", out, "--kind", kind, "--vocab-size", 4_000_000)
+    size = load_tokenizer(out).vocab_size
+    assert code == 0
+    assert f"the texts have {parts} for only {size:,} of the 4,000,000 tokens asked for\n" in error
+    _, _, error = call("train", files / "en.txt", "--out", files / "2.json", "--kind", kind, "--vocab-size", size)
+    assert "asked for" not in error
+
+
+@pytest.mark.parametrize("kind", ["bytes", "characters"])
+def test_tokens_of_bytes_and_characters_are_as_many_as_there_are(call, files, kind):
+    _, _, error = call("train", files / "en.txt", "--out", files / "my.json", "--kind", kind)
+    assert "asked for" not in error
+
+
 def test_inspect_reports_each_file(call, files):
     _, printed, _ = call("inspect", files / "bert", "--data", files / "en.txt", files / "de.txt", "--longest", 2)
     lines = printed.splitlines()

@@ -3,6 +3,7 @@
 import json as json_module
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,6 +12,10 @@ from glassformer.text.tokenizer_report import AnyTokenizer, TokenizerReport, mea
 
 MAX_SHOWN = 60
 """The most characters of a text that a report shows."""
+MAX_FILES = 3
+"""The most names of files that an error shows."""
+SUBWORDS = {"bpe": "pairs", "unigram": "pieces"}
+"""Name of the subwords of each kind of tokenizer whose size can be chosen."""
 
 
 def tokenizer(arguments: list[str]) -> None:
@@ -57,8 +62,18 @@ def train(
         raise UsageError(f"--out {out} exists: expected a new file")
     config = TokenizerConfig(kind=kind, lowercase=lowercase, prefix_space=prefix_space)
     with reporting():
-        trained = Tokenizer.train(_lines(data), vocab_size, config, more_special=special)
+        texts = _lines(data)
+        first = next(texts, None)
+        if first is None:
+            names = ", ".join(map(str, data[:MAX_FILES])) + ", ..." * (len(data) > MAX_FILES)
+            raise ValueError(f"the texts hold no characters: expected at least one line that is not blank in {names}")
+        trained = Tokenizer.train(chain([first], texts), vocab_size, config, more_special=special)
     write_text(out, trained.to_json())
+    if kind in SUBWORDS and trained.vocab_size < vocab_size:
+        print(
+            f"the texts have {SUBWORDS[kind]} for only {trained.vocab_size:,} of the {vocab_size:,} tokens asked for",
+            file=sys.stderr,
+        )
     print(f"wrote {out}: {trained.kind}, {trained.vocab_size:,} tokens")
 
 
