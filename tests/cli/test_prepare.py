@@ -23,8 +23,14 @@ def test_a_corpus_is_prepared_in_parts(table, tmp_path, capsys):
     prepare([*flags, "--part", "1/2"])
     assert "55 examples in 1 shard" in capsys.readouterr().out
     assert TokenizedCorpus(out).options["model.vocab_size"] == 4000, "by the size of the data"
+    before = (out / "prepared.json").stat().st_mtime_ns
+    for more in ([], ["--part", "1/2"]):
+        prepare([*flags, *more])
+        assert capsys.readouterr().out == f"{out} is complete already: 55 examples in 1 shard\n"
+    assert (out / "prepared.json").stat().st_mtime_ns == before
+    next((out / "units").glob("*/unit.json")).unlink()
     prepare(flags)
-    assert "wrote" in capsys.readouterr().out, "a complete corpus stays as it is"
+    assert capsys.readouterr().out == f"wrote {out}: 55 examples in 1 shard\n", "the unit was made anew"
 
 
 def test_wrong_commands_are_refused(table, tmp_path):

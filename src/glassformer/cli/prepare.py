@@ -80,7 +80,7 @@ def prepare_flags(task: str) -> dict[str, Option]:
 
 def _prepare(task: str, given: dict[str, Any], own: dict[str, Any]) -> None:
     from glassformer.tasks.configs.task_options import make_config
-    from glassformer.tasks.prepare_corpus import prepare_corpus
+    from glassformer.tasks.prepare_corpus import is_prepared, prepare_corpus
     from glassformer.tasks.task_registry import config_named
 
     part = read_part(own.get("part", ""))
@@ -88,11 +88,13 @@ def _prepare(task: str, given: dict[str, Any], own: dict[str, Any]) -> None:
     if not config.data.is_given():
         raise ValueError(config.data.NO_FILES)
     out = own["out"]
+    was_complete = is_prepared(out)
     with reporting(quiet=own.get("quiet", False)), naming_columns(config.data):
         corpus = prepare_corpus(task, config, out, processes=own.get("processes", 0), part=part)
     if corpus is None:
         print(f"wrote part {part[0]} of {part[1]} to {out}; other parts are not complete yet")
         return
     n_shards = sum(map(len, corpus.shards().values()))
-    print(f"wrote {out}: {corpus.size.examples:,} examples in {n_shards:,} shard{'s' * (n_shards != 1)}")
+    done = f"{out} is complete already" if was_complete else f"wrote {out}"
+    print(f"{done}: {corpus.size.examples:,} examples in {n_shards:,} shard{'s' * (n_shards != 1)}")
     print(f"train on it: glassformer train {task} --prepared {out} --out MODEL", file=sys.stderr)

@@ -87,6 +87,15 @@ def prepare_corpus(
     return TokenizedCorpus(folder)
 
 
+def is_prepared(folder: Path) -> bool:
+    """Return whether all units of a corpus are in `folder`, and the files that list them."""
+    try:
+        units = range(len(read_json_object(folder / PLAN)["units"]))
+    except (ValueError, KeyError, TypeError):  # no folder of prepare, or damaged
+        return False
+    return all(is_complete(folder, unit) for unit in units) and _is_intact(folder)
+
+
 def _is_intact(folder: Path) -> bool:
     try:
         TokenizedCorpus(folder)
