@@ -21,7 +21,7 @@ def test_a_corpus_is_prepared_in_parts(table, tmp_path, capsys):
     prepare([*flags, "--part", "2/2"])
     assert "wrote part 2 of 2" in capsys.readouterr().out
     prepare([*flags, "--part", "1/2"])
-    assert "55 examples in 1 shard" in capsys.readouterr().out
+    assert "55 examples in 1 shard\n" in capsys.readouterr().out
     assert TokenizedCorpus(out).options["model.vocab_size"] == 4000, "by the size of the data"
     before = (out / "prepared.json").stat().st_mtime_ns
     for more in ([], ["--part", "1/2"]):
@@ -31,6 +31,11 @@ def test_a_corpus_is_prepared_in_parts(table, tmp_path, capsys):
     next((out / "units").glob("*/unit.json")).unlink()
     prepare(flags)
     assert capsys.readouterr().out == f"wrote {out}: 55 examples in 1 shard\n", "the unit was made anew"
+
+
+def test_one_shard_is_one_shard(table, tmp_path, capsys):
+    prepare(["translation", "--source", str(table), "--out", str(tmp_path / "data"), "--processes", "1"])
+    assert "55 examples in 1 shard, 5 to validate on\n" in capsys.readouterr().err
 
 
 def test_wrong_commands_are_refused(table, tmp_path):

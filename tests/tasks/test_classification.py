@@ -124,7 +124,7 @@ def test_an_interrupted_run_ends_with_the_same_weights(trained, tmp_path):
     ("lines", "error", "message"),
     [
         (["text\tlabel", "cat\tx", "\ty"], BadRecordError, r"data.tsv:3: empty text"),
-        (["text\tlabel", "cat\tx", "dog"], BadRecordError, r"data.tsv:3: 1 columns, expected 2"),
+        (["text\tlabel", "cat\tx", "dog"], BadRecordError, r"data.tsv:3: 1 column, expected 2"),
         (["words\tlabel", "cat\tx"], BadRecordError, "no column 'text' in the header"),
         (["text\tlabel", *["cat\tx"] * 200], ValueError, "all texts have the labels \\['x'\\]"),
     ],
@@ -273,4 +273,4 @@ def test_a_note_counts_the_skipped_records(data, tmp_path):
         stream.write("\ttool\n")
     for chosen in (data, replace(data, valid=())):
         task = Classification(quick(replace(chosen, on_bad="skip")))
-        assert "skipped 1 bad records: 1 with empty text" in task.prepare(RunFolder(tmp_path / "run")).notes
+        assert "skipped 1 bad record: 1 with empty text" in task.prepare(RunFolder(tmp_path / "run")).notes

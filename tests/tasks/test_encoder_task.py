@@ -7,12 +7,29 @@ import pytest
 
 from glassformer.data.batching.labeled_batches import LabeledBatches, LabeledRow, PairedBatches
 from glassformer.data.corpora.synthetic_pairs import ScoredPair
+from glassformer.data.readers.tagged_sentences import TaggedSentence
 from glassformer.pipelines.examples import LabeledExample
 from glassformer.tasks.classification import Classification, ClassificationConfig, LabeledData
+from glassformer.tasks.configs.shared import Splits
+from glassformer.tasks.paraphrase import Paraphrase, ParaphraseConfig
 from glassformer.tasks.similarity import Similarity, SimilarityConfig
+from glassformer.tasks.tagging import Tagging, TaggingConfig
 from glassformer.text import BpeDropout, Tokenizer
+from glassformer.text.tags import Entity
 from glassformer.training.run_folder import RunFolder, open_run
 from tasks.tiny_tasks import encoder_config, files_of
+
+
+def test_one_example_is_one_example():
+    texts = Splits([LabeledExample("it is good", labels=("good",))], [])
+    told = Classification(ClassificationConfig()).describe(texts)
+    assert told == "1 text to learn from, 0 to validate on; 1 class: good 100%"
+    pairs = Splits([ScoredPair("a", "b", 1.0)], [])
+    assert Similarity(SimilarityConfig()).describe(pairs).startswith("1 pair to learn from, 0 to validate on; ")
+    assert Paraphrase(ParaphraseConfig()).describe(pairs).startswith("1 pair to learn from, 100% of them the same; ")
+    sentences = Splits([TaggedSentence(("Eva", "sees"), (Entity(0, 1, "PERSON"),))], [])
+    told = Tagging(TaggingConfig()).describe(sentences)
+    assert told == "1 sentence to learn from, 0 to validate on; 1 entity of 1 label: PERSON 100%"
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def test_most_tasks_have_one_score_without_a_name(tmp_path):
     report = Classification.evaluate(make(Classifier), data, EvalOptions())
     assert list(report.scores) == [""]
     assert report.scores[""]["accuracy"] in (0, 100)
-    assert report.scored_on == f"1 examples from {tmp_path / 'a.tsv'}"
+    assert report.scored_on == f"1 example from {tmp_path / 'a.tsv'}"
 
 
 def test_a_translator_is_scored_with_greedy_and_beam_search(tmp_path):
@@ -80,12 +80,12 @@ def test_skipped_records_are_counted_and_files_without_examples_are_named(tmp_pa
     path.write_text("text\tlabel\nthe cat\tanimal\n\tanimal\nthree\tmore\tcells\n", encoding="utf-8")
     data = LabeledData(data=(path,), on_bad="skip")
     report = Classification.evaluate(make(Classifier), data, EvalOptions())
-    assert report.scored_on == f"1 examples from {path} (2 bad records skipped)"
+    assert report.scored_on == f"1 example from {path} (2 bad records skipped)"
     path.write_text("text\tlabel\n\tanimal\n", encoding="utf-8")
-    message = r"no examples from .*a.tsv \(1 bad records skipped\): expected at least one to score on"
+    message = r"no examples from .*a.tsv \(1 bad record skipped\): expected at least one to score on"
     with pytest.raises(ValueError, match=message):
         Classification.evaluate(make(Classifier), data, EvalOptions())
     pairs = write_pairs(tmp_path)
     (tmp_path / "a.en").write_text("\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"no pairs from .*a.en, .*a.de \(1 bad records skipped\)"):
+    with pytest.raises(ValueError, match=r"no pairs from .*a.en, .*a.de \(1 bad record skipped\)"):
         Translation.evaluate(make(Translator), replace(pairs, on_bad="skip"), TranslationEvalOptions())

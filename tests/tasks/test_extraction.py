@@ -106,7 +106,7 @@ def test_a_note_counts_the_skipped_records(data, tmp_path):
     (tmp_path / "some.json").write_text(json.dumps(told), encoding="utf-8")
     config = quick(SpanData(data=(tmp_path / "some.json",), valid=data.valid, on_bad="skip"))
     (note,) = [note for note in Extraction(config).prepare(RunFolder(tmp_path)).notes if "skipped" in note]
-    assert note.startswith("skipped 1 bad records: 1 with the answer 'cow' is not at character 0")
+    assert note.startswith("skipped 1 bad record: 1 with the answer 'cow' is not at character 0")
 
 
 def test_squad_1_data_trains_a_model_that_never_abstains(tmp_path):

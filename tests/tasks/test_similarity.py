@@ -154,7 +154,7 @@ def test_a_single_validation_pair_is_refused_before_the_training(data, tmp_path)
     """A correlation needs two, which the first validation noticed, after the updates before it."""
     one = tmp_path / "one.tsv"
     one.write_text("text\tsecond\tscore\na\tb\t1\n", encoding="utf-8")
-    message = "1 examples are left for validation, and scores need 2: expected files for it"
+    message = "1 example is left for validation, and scores need 2: expected files for it"
     with pytest.raises(ValueError, match=message):
         Similarity(quick(replace(data, valid=(one,)))).train(tmp_path / "m")
     assert not (tmp_path / "m").exists()

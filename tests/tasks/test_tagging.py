@@ -261,7 +261,7 @@ def test_columns_are_chosen_by_number(tmp_path):
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
-        ("a O\nb\n", {}, "data.conll:2: 1 columns: expected a word in column 1 and a tag in column -1"),
+        ("a O\nb\n", {}, "data.conll:2: 1 column: expected a word in column 1 and a tag in column -1"),
         ("a O\n", {"tag_column": 4}, "data.conll:1: 2 columns: expected .* column 4"),
         ("a O\n\nb PER\n", {}, "data.conll:3: 'PER' is no tag of IOB2: expected O, or B-, I- and a label"),
         ("a S-X\nb U-X\n", {}, "data.conll:2: 'U-X' is no tag of BIOES"),

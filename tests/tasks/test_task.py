@@ -44,6 +44,7 @@ def test_scores_are_described_by_split_and_origin():
     held_out = Classification(ClassificationConfig(data=LabeledData(data=(Path("x/a.tsv"),))))
     assert held_out.scored_on("validation", 9, "greedy") == "greedy, 9 validation examples held out from a.tsv"
     corpus = Classification(ClassificationConfig(data=LabeledData(corpus="interface-languages")))
+    assert files.scored_on("validation", 1) == "1 validation example from b.tsv"
     assert corpus.scored_on("test", 9) == "9 test examples of interface-languages"
     assert corpus.data_facts() == [("corpus", "`interface-languages`")]
     assert held_out.data_facts()[1] == ("validation files", "held out from the training files")

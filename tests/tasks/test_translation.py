@@ -164,7 +164,7 @@ def test_skipped_records_are_counted_in_a_note(tmp_path):
     for name, line in (("a.en", "\n"), ("a.de", "nichts\n")):
         (tmp_path / name).write_text((tmp_path / name).read_text(encoding="utf-8") + line, encoding="utf-8")
     result = glassformer(*TRAIN, "--on-bad", "skip", "--updates", "2", "--out", "model", folder=tmp_path)
-    assert "skipped 1 bad records: 1 with empty source" in result.stderr
+    assert "skipped 1 bad record: 1 with empty source" in result.stderr
 
 
 def test_errors_name_the_file_and_the_line(trained, here):

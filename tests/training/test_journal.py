@@ -39,6 +39,13 @@ def test_losses_and_scores_are_read_back_with_their_time(tmp_path, capsys):
     assert "validation after 2 updates:  bleu 7.500" in capsys.readouterr().err
 
 
+def test_numbers_and_nouns_of_validations_fit(tmp_path, capsys):
+    write_log(tmp_path, Evaluation(1, 1, {"bleu": 7.5}), Evaluation(1000, 1000, {"bleu": 8.5}))
+    told = capsys.readouterr().err
+    assert "validation after 1 update:  bleu 7.500" in told
+    assert "validation after 1,000 updates:  bleu 8.500" in told
+
+
 def test_repeated_updates_appear_once_and_a_cut_off_line_is_skipped(tmp_path):
     write_log(tmp_path, update(1, 3.0), update(2, 2.5))
     with (tmp_path / LOG).open("a", encoding="utf-8") as file:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from glassformer.base.names import suggestion
+from glassformer.base.plurals import counted
 from glassformer.cli.flag_parser import UsageError
 from glassformer.models.cluster_plan import ASSUMPTIONS, MACHINES, ClusterPlan, Machine, plan_cluster, predict_update
 from glassformer.models.config import ModelConfig
@@ -114,7 +115,7 @@ def plan(
     nodes = -(-machine.devices // described.per_node)
     print(
         f"{count_parameters(config):,} parameters, {rows:,} x {length:,} tokens per update, {machine.devices:,} x "
-        f"{described.name} in {nodes:,} machine{'s' * (nodes > 1)}\n"
+        f"{described.name} in {counted(nodes, 'machines')}\n"
     )
     print(_table(found, tokens))
     print(f"\nrecommended: {_options(found[0], rows * length)}")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from glassformer.base.dataclass_flags import Option, field_options, options_of
+from glassformer.base.plurals import counted
 from glassformer.cli.flag_parser import HELP, HELP_ALL, UsageError, help_text, naming_columns, parse_options
 from glassformer.cli.part_option import read_part
 from glassformer.progress import reporting
@@ -96,5 +97,5 @@ def _prepare(task: str, given: dict[str, Any], own: dict[str, Any]) -> None:
         return
     n_shards = sum(map(len, corpus.shards().values()))
     done = f"{out} is complete already" if was_complete else f"wrote {out}"
-    print(f"{done}: {corpus.size.examples:,} examples in {n_shards:,} shard{'s' * (n_shards != 1)}")
+    print(f"{done}: {counted(corpus.size.examples, 'examples')} in {counted(n_shards, 'shards')}")
     print(f"train on it: glassformer train {task} --prepared {out} --out MODEL", file=sys.stderr)

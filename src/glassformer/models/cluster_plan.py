@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from glassformer.base.plurals import counted
 from glassformer.models.config import ModelConfig
 from glassformer.models.costs import count_parameters
 from glassformer.models.training_costs import (
@@ -125,8 +126,8 @@ def plan_cluster(
         enough = -(-rows // devices) * devices * max(source_length, target_length)
         other = f", or of {fewest:,} with tensor parallelism" if fewest < devices else ""
         raise ValueError(
-            f"{rows:,} sequence{'s' * (rows != 1)} per update cannot be divided among {devices:,} devices: expected a "
-            f"multiple of {devices:,}, such as --batch-tokens {enough}{other}"
+            f"{counted(rows, 'sequences')} per update cannot be divided among {counted(devices, 'devices')}: expected "
+            f"a multiple of {devices:,}, such as --batch-tokens {enough}{other}"
         )
     if not found:
         raise ValueError(

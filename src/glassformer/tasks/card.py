@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from glassformer.base.plurals import counted
 from glassformer.metrics.scores import Scores, in_digits, title_of
 from glassformer.models import ModelConfig
 
@@ -54,8 +55,8 @@ def write_card(card: CardFacts) -> str:
     lines = [
         f"# {card.title}",
         "",
-        f"Trained by Glassformer: {state.update:,} updates, {state.tokens:,} target tokens, {state.seconds / 60:.1f} "
-        "minutes.",
+        f"Trained by Glassformer: {counted(state.update, 'updates')}, {counted(state.tokens, 'target tokens')}, "
+        f"{state.seconds / 60:.1f} minutes.",
         "",
         "| | |",
         "|---|---|",

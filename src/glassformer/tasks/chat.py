@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from typing_extensions import override
 
+from glassformer.base.plurals import counted
 from glassformer.data.readers.conversations import CONVERSATION_COLUMNS, Conversation, make_conversation
 from glassformer.data.readers.records import RecordReader
 from glassformer.tasks.configs.shared import FileData, TaskConfig
@@ -74,9 +75,10 @@ class Chat(ConversationTask[Conversation, "PackedBatch"]):
         batches[0]  # an error in the data is raised before the training starts
         n_learned = sum(int(rows[index][1].sum()) for index in range(len(rows)))
         notes = [
-            f"{len(rows):,} conversations to learn from ({rows.n_long:,} left out, longer than --context "
+            f"{counted(len(rows), 'conversations')} to learn from ({rows.n_long:,} left out, longer than --context "
             f"{config.context}), {len(valid):,} to validate on; {n_learned:,} of {int(rows.lengths.sum()):,} tokens "
-            f"are the assistant's; {len(batches.windows):,} windows, {batches.padding_share():.1%} of them padding",
+            f"are the assistant's; {counted(len(batches.windows), 'windows')}, {batches.padding_share():.1%} of them "
+            "padding",
             self.show_first(pipeline.mark(first)[0], pipeline),
         ]
 

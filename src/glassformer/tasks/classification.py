@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
+from glassformer.base.plurals import counted
 from glassformer.data.corpora.interface_labels import LABELED_CORPORA, open_labeled_corpus
 from glassformer.data.readers.records import Record, RecordReader, as_text
 from glassformer.metrics.accuracy import score_classes, score_label_sets
@@ -216,6 +217,7 @@ class Classification(EncoderTask[LabeledExample]):
         counts = Counter(label for example in train for label in example.labels)
         balance = ", ".join(f"{label} {count / len(train):.0%}" for label, count in counts.most_common(10))
         more = f" and {len(counts) - 10} more" if len(counts) > 10 else ""
+        classes = counted(len(counts), "classes", "class")
         return (
-            f"{len(train):,} texts to learn from, {len(valid):,} to validate on; {len(counts)} classes: {balance}{more}"
+            f"{counted(len(train), 'texts')} to learn from, {len(valid):,} to validate on; {classes}: {balance}{more}"
         )

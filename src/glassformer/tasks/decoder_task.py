@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from typing_extensions import override
 
+from glassformer.base.plurals import counted
 from glassformer.data.readers.text_documents import Document, is_one_text
 from glassformer.metrics.perplexity import compressed_bits
 from glassformer.metrics.scores import Scores
@@ -146,7 +147,7 @@ class DecoderTask(Task[Document, "PackedBatch"]):
             valid,
             [*notes, *skipped_note(skipped_of(splits.train) if corpus is None else corpus.skipped)],
             n_train=stream.n_documents,
-            validation=f"{windows_in_words(context, context)}, {n_valid:,} characters of "
+            validation=f"{windows_in_words(context, context)}, {counted(n_valid, 'characters')} of "
             + self.scored_on("validation", len(valid)),
         )
 
@@ -169,14 +170,14 @@ class DecoderTask(Task[Document, "PackedBatch"]):
         self, stream: "TokenStream | StreamShards", valid: Sequence[Document], tokenizer: Any, batches: Any
     ) -> str:
         """Return the line about the training text that is printed before training: its bytes, tokens and batches."""
-        kind = f"{stream.n_documents:,} documents" if stream.has_documents else "one long text"
+        kind = counted(stream.n_documents, "documents") if stream.has_documents else "one long text"
         unknown = f", {stream.n_unknown:,} of them unknown" if stream.n_unknown else ""
         n_valid = sum(len(document.text.encode()) for document in valid)
         windows = getattr(batches, "corpora", [batches])[0]  # all corpora of a mix have windows of the same size
         return (
             f"{kind} to learn from: {stream.n_bytes:,} bytes, {len(stream):,} tokens of {tokenizer.vocab_size:,} "
-            f"kinds{unknown}; {n_valid:,} bytes to validate on; {windows.rows} windows of {windows.width} tokens a "
-            f"batch, {len(batches):,} batches an epoch"
+            f"kinds{unknown}; {n_valid:,} bytes to validate on; {counted(windows.rows, 'windows')} of {windows.width} "
+            f"tokens a batch, {counted(len(batches), 'batches', 'batch')} an epoch"
         )
 
     @override

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from typing_extensions import override
 
+from glassformer.base.plurals import counted
 from glassformer.data.batching.text_rows import InMemoryRows
 from glassformer.data.readers.plain_texts import PlainText
 from glassformer.metrics.scores import Scores
@@ -108,8 +109,8 @@ class Denoising(Task[PlainText, "PairBatch"]):
         rows = token_rows(run, splits.train, pipeline.source_tokenizer.encode_batch, pipeline.longest)
         batches = pipeline.batches(rows, max_tokens=config.train.max_tokens, seed=config.train.seed)
         notes = [
-            f"{len(rows):,} rows of at most {pipeline.longest} tokens to learn from, {rows.lengths.sum():,} in all; "
-            f"{len(valid):,} texts to validate on; {pipeline.model.config.vocab_size:,} tokens, "
+            f"{counted(len(rows), 'rows')} of at most {pipeline.longest} tokens to learn from, {rows.lengths.sum():,} "
+            f"in all; {counted(len(valid), 'texts')} to validate on; {pipeline.model.config.vocab_size:,} tokens, "
             f"{len(pipeline.marks)} of them for what is hidden"
         ]
         notes += skipped_note(Counter(getattr(splits.train, "skipped", ())))

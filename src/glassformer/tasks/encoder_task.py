@@ -113,8 +113,9 @@ class EncoderTask(Task[Example, "LabeledBatch"]):
             raise ValueError("no examples are left to learn from: expected more data in --data")
         self.head_settings(train)  # an error about the training data comes before one about the validation data
         if len(valid) < self.fewest_valid:
+            found = "1 example is" if len(valid) == 1 else f"{len(valid) or 'no'} examples are"
             needed = f", and scores need {self.fewest_valid}" if valid else ""
-            raise ValueError(f"{len(valid) or 'no'} examples are left for validation{needed}: {MORE_DATA}")
+            raise ValueError(f"{found} left for validation{needed}: {MORE_DATA}")
         pipeline, new_parameters = self.initialize(train, run)
         self.hiding = pipeline.reader.hides
         self.rows(pipeline, valid)  # a label that cannot be scored is an error now, not after an hour of training

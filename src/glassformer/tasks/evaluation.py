@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from glassformer.base.plurals import counted
 from glassformer.tasks.card import in_short
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def describe_scored(data: Any, examples: Sequence[Any], unit: str, method: str =
     """
     origin = f"of {data.corpus}" if data.corpus else f"from {in_short(str(path) for path in data.training_files())}"
     n_skipped = Counter[str](getattr(examples, "skipped", ())).total()
-    skipped = f" ({n_skipped:,} bad records skipped)" if n_skipped else ""
+    skipped = f" ({counted(n_skipped, 'bad records')} skipped)" if n_skipped else ""
     if not examples:
         raise ValueError(f"no {unit} {origin}{skipped}: expected at least one to score on")
-    return f"{method}, " * bool(method) + f"{len(examples):,} {unit} {origin}{skipped}"
+    return f"{method}, " * bool(method) + f"{counted(len(examples), unit)} {origin}{skipped}"

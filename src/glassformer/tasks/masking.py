@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from typing_extensions import override
 
+from glassformer.base.plurals import counted
 from glassformer.data.batching.text_rows import InMemoryRows
 from glassformer.data.readers.plain_texts import PlainText
 from glassformer.metrics.scores import Scores
@@ -106,8 +107,9 @@ class Masking(Task[PlainText, "MaskedBatch"]):
         batches = pipeline.batches(rows, max_tokens=config.train.max_tokens, seed=config.train.seed)
         hidden = "a special token of its own" if mask_of(pipeline.reader) != UNKNOWN else "<unk>"
         notes = [
-            f"{len(rows):,} rows of at most {pipeline.longest} tokens to learn from, {rows.lengths.sum():,} in all; "
-            f"{len(valid):,} texts to validate on; {pipeline.model.config.vocab_size:,} tokens, hidden by {hidden}"
+            f"{counted(len(rows), 'rows')} of at most {pipeline.longest} tokens to learn from, {rows.lengths.sum():,} "
+            f"in all; {counted(len(valid), 'texts')} to validate on; {pipeline.model.config.vocab_size:,} tokens, "
+            f"hidden by {hidden}"
         ]
         notes += skipped_note(Counter(getattr(splits.train, "skipped", ())))
         return Prepared(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from glassformer.base.fields import Probability
+from glassformer.base.plurals import counted
 from glassformer.data.corpora.synthetic_pairs import ScoredPair
 from glassformer.metrics.accuracy import score_binary
 from glassformer.metrics.scores import Scores
@@ -81,7 +82,9 @@ class Paraphrase(PairTask):
     def describe(self, splits: Splits[ScoredPair]) -> str:
         train, valid = list(splits.train), list(splits.valid)
         share = sum(pair.score for pair in train) / len(train)
-        return f"{len(train):,} pairs to learn from, {share:.0%} of them the same; {len(valid):,} to validate on"
+        return (
+            f"{counted(len(train), 'pairs')} to learn from, {share:.0%} of them the same; {len(valid):,} to validate on"
+        )
 
     @override
     @classmethod

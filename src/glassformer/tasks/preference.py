@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from typing_extensions import override
 
 from glassformer.base.fields import Positive
+from glassformer.base.plurals import counted
 from glassformer.data.readers.conversations import PREFERENCE_COLUMNS, AnswerPair, make_preference
 from glassformer.data.readers.records import RecordReader
 from glassformer.tasks.configs.shared import FileData, TaskConfig
@@ -101,8 +102,9 @@ class Preference(ConversationTask[AnswerPair, "PreferenceBatch"]):
             stored.append(PreferenceBatches(rows, reference, train.max_tokens, train.seed, pad))
         batches, checked = stored
         notes = [
-            f"{len(batches.rows) // 2:,} pairs to learn from, {len(checked.rows) // 2:,} to validate on ({n_long:,} "
-            f"left out, longer than --context {config.context}); {len(batches):,} batches an epoch",
+            f"{counted(len(batches.rows) // 2, 'pairs')} to learn from, {len(checked.rows) // 2:,} to validate on "
+            f"({n_long:,} left out, longer than --context {config.context}); "
+            f"{counted(len(batches), 'batches', 'batch')} an epoch",
             self.show_first(pipeline.mark_sides(first)[0], pipeline),
         ]
 

@@ -18,6 +18,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+from glassformer.base.plurals import counted
 from glassformer.base.write_errors import naming_write_errors
 from glassformer.checkpoint.output_folder import FolderInUseError, lock_folder
 from glassformer.checkpoint.safe_files import read_json_object, sha256, write_text
@@ -373,7 +374,8 @@ def _complete(folder: Path, plan: Mapping[str, Any], config: Any) -> None:
         "versions": versions,
     }
     write_text(folder / PREPARED, json.dumps(about))
-    say(f"{counts.examples:,} examples in {len(versions[0]):,} shards, {len(valid):,} to validate on")
+    said = f"{counted(counts.examples, 'examples')} in {counted(len(versions[0]), 'shards')}"
+    say(f"{said}, {len(valid):,} to validate on")
 
 
 def _given_valid(data: DividedData[Any], plan: Mapping[str, Any]) -> Iterable[Any]:

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
+from glassformer.base.plurals import counted
 from glassformer.tasks.configs.shared import Example
 from glassformer.text import Tokenizer
 
@@ -71,4 +72,4 @@ def skipped_of(examples: Any) -> Counter[str]:
 def skipped_note(skipped: Counter[str]) -> list[str]:
     """Return a list with one note about the skipped bad records, counted by problem; empty if there are none."""
     reasons = ", ".join(f"{count:,} with {problem}" for problem, count in skipped.most_common())
-    return [f"skipped {skipped.total():,} bad records: {reasons}"] if skipped else []
+    return [f"skipped {counted(skipped.total(), 'bad records')}: {reasons}"] if skipped else []

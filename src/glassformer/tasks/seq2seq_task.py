@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from typing_extensions import override
 
+from glassformer.base.plurals import counted
 from glassformer.data.batching.token_files import EncodeBatch, Kept, TextPair, TokenFiles, write_token_files
 from glassformer.tasks.configs.shared import Splits
 from glassformer.tasks.decoder_task import check_fine_tuning
@@ -148,9 +149,9 @@ class Seq2SeqTask(Task[Example, "PairBatch"]):
 
         cut = ", and cut" if self.cuts_long else ""
         notes = [
-            f"{n_train:,} pairs to learn from ({n_long} too long{cut}), "
-            f"{len(valid_pairs)} to validate on; {pipeline.target_tokenizer.vocab_size:,} tokens; "
-            f"{len(batches)} batches an epoch, {batches.padding_share():.1%} of them padding"
+            f"{counted(n_train, 'pairs')} to learn from ({n_long:,} too long{cut}), "
+            f"{len(valid_pairs):,} to validate on; {pipeline.target_tokenizer.vocab_size:,} tokens; "
+            f"{counted(len(batches), 'batches', 'batch')} an epoch, {batches.padding_share():.1%} of them padding"
         ]
         return Prepared(
             pipeline,

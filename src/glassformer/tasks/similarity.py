@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
+from glassformer.base.plurals import counted
 from glassformer.data.corpora.synthetic_pairs import ScoredPair
 from glassformer.metrics.correlation import score_correlation
 from glassformer.metrics.scores import Scores
@@ -87,7 +88,8 @@ class Similarity(PairTask):
         train, valid = list(splits.train), list(splits.valid)
         quarters = sorted(pair.score for pair in train)
         listed = ", ".join(f"{quarters[(len(quarters) - 1) * part // 4]:g}" for part in range(5))
-        return f"{len(train):,} pairs to learn from, {len(valid):,} to validate on; quartiles of the scores: {listed}"
+        known = f"{counted(len(train), 'pairs')} to learn from, {len(valid):,} to validate on"
+        return f"{known}; quartiles of the scores: {listed}"
 
     @override
     @classmethod

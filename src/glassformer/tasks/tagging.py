@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from typing_extensions import override
 
 from glassformer.base.fields import Probability
+from glassformer.base.plurals import counted
 from glassformer.data.batching.entity_swaps import swap_entities
 from glassformer.data.corpora.synthetic_sentences import generate_sentences
 from glassformer.data.readers.tagged_sentences import TaggedReader, TaggedSentence
@@ -228,9 +229,10 @@ class Tagging(EncoderTask[TaggedSentence]):
         counts = Counter(entity.label for example in train for entity in example.entities)
         balance = ", ".join(f"{label} {count / counts.total():.0%}" for label, count in counts.most_common(10))
         more = f" and {len(counts) - 10} more" if len(counts) > 10 else ""
+        entities = counted(counts.total(), "entities", "entity")
         return (
-            f"{len(train):,} sentences to learn from, {len(valid):,} to validate on; {counts.total():,} entities of "
-            f"{len(counts)} labels: {balance}{more}"
+            f"{counted(len(train), 'sentences')} to learn from, {len(valid):,} to validate on; {entities} of "
+            f"{counted(len(counts), 'labels')}: {balance}{more}"
         )
 
     @override

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, get_type_hints
 
+from glassformer.base.plurals import counted
 from glassformer.metrics.scores import Scores
 from glassformer.pipelines.pipeline_registry import pipeline_named
 from glassformer.tasks.card import code, in_short
@@ -220,7 +221,7 @@ class Task(ABC, Generic[Example, Batch]):
             origin = f"from {in_short(path.name for path in named)}"
         else:
             origin = f"held out from {in_short(path.name for path in data.training_files())}"
-        return f"{method}, " * bool(method) + f"{count:,} {split} {self.unit} {origin}"
+        return f"{method}, " * bool(method) + f"{counted(count, f'{split} {self.unit}')} {origin}"
 
     def data_facts(self) -> list[tuple[str, str]]:
         """Return the table rows of the model card about the training data, each a name and a value in Markdown."""

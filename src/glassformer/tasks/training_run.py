@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from glassformer.base.plurals import counted
 from glassformer.training.budget import Planner, TimeBudget, guess_costs, updates_that_fit
 from glassformer.training.callbacks import Callbacks, attach
 from glassformer.training.compile_choice import choose_compilation
@@ -122,7 +123,7 @@ def train_run(
         )
         for note in notes:
             journal.say(note)
-        journal.say(f"{plan.end:,} update{'s' * (plan.end != 1)}: {in_words(estimate)}")
+        journal.say(f"{counted(plan.end, 'updates')}: {in_words(estimate)}")
         if predicted is not None:
             journal.say(predicted.in_words(estimate, share))
         if config.minutes and plan.end == config.max_updates:
@@ -141,7 +142,7 @@ def train_run(
             tokens = config.max_tokens * config.accumulate
             journal.say(
                 f"the batch grows from {tokens // ramp.n_parts:,} to {tokens:,} tokens over the first "
-                f"{ramp.updates:,} updates (--batch-ramp), with at least one example in each"
+                f"{counted(ramp.updates, 'updates')} (--batch-ramp), with at least one example in each"
             )
         if config.minutes:
             spent = state.seconds + state.other_seconds - plan.start_seconds
@@ -178,9 +179,9 @@ def train_run(
         made, is_complete = trainer.state.update, trainer.state.update >= trainer.plan.end
         if config.minutes and is_complete and made < min(FEW_UPDATES, config.max_updates or FEW_UPDATES):
             journal.say(
-                f"only {made:,} update{'s' * (made != 1)} fitted into --minutes {config.minutes:g}, so the model has "
-                f"learned little: {rough_duration(starting)} passed before the first update. Give it more minutes, "
-                "or updates of fewer tokens (--max-tokens)"
+                f"only {counted(made, 'updates')} fitted into --minutes {config.minutes:g}, so the model has learned "
+                f"little: {rough_duration(starting)} passed before the first update. Give it more minutes, or updates "
+                "of fewer tokens (--max-tokens)"
             )
     return trainer.state
 
@@ -192,7 +193,9 @@ def _tell_plan(journal: Journal, plan: Plan, config: TrainConfig, state: TrainSt
             f"the learning rate rises over {plan.warmup:,} of them, not {config.warmup:,}: the run has too few updates"
         )
     elif plan.warmup >= plan.end:
-        journal.say(f"the learning rate never reaches its peak: it rises over {plan.warmup:,} updates (--warmup)")
+        journal.say(
+            f"the learning rate never reaches its peak: it rises over {counted(plan.warmup, 'updates')} (--warmup)"
+        )
     if state.update:
         journal.say(f"resuming at update {state.update:,}")
     if state.update >= plan.end:

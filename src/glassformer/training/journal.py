@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from typing_extensions import override
 
+from glassformer.base.plurals import counted
 from glassformer.base.write_errors import naming_write_errors
 from glassformer.metrics.scores import title_of
 from glassformer.progress import Step, reporting, say
@@ -77,7 +78,7 @@ class Journal:
         change = plan.end / self.updates - 1
         if abs(change) > tell_from:
             why = "that is what the time allows" if plan.end > self.updates else "to end in time"
-            self.say(f"{plan.end:,} updates instead of {self.updates:,}: {why}")
+            self.say(f"{counted(plan.end, 'updates')} instead of {self.updates:,}: {why}")
         self.updates = plan.end
 
     def evaluation(self, evaluation: Evaluation) -> None:
@@ -89,7 +90,7 @@ class Journal:
         scores = "  ".join(f"{name} {value:.3f}" for name, value in evaluation.scores.items())
         self._best = f"  valid {scores}"
         how = f" ({self.validation})" if self.validation else ""
-        at = f"after {evaluation.update} updates"
+        at = f"after {counted(evaluation.update, 'updates')}"
         what = "of the average of the last checkpoints" if evaluation.is_average else at
         self.say(f"validation {what}{how}:  {scores}")
 

@@ -24,6 +24,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import HashStore, PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
+from glassformer.base.plurals import counted
 from glassformer.base.version import __version__
 from glassformer.training.restart_round import agree_on_round
 
@@ -184,7 +185,7 @@ def joined(device: str = "auto", *, is_needed: bool = False) -> Iterator[Process
         if local >= count:
             started = os.environ.get("LOCAL_WORLD_SIZE", local + 1)
             raise _cannot_join(
-                f"{started} processes on this machine: it has {count} GPU{'s' * (count != 1)}, expected as many "
+                f"{started} processes on this machine: it has {counted(count, 'GPUs')}, expected as many "
                 "processes, or --device cpu",
                 count,
             )

@@ -34,7 +34,7 @@ def test_every_format_gives_the_same_pairs(tmp_path, ending):
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.tsv", "source\ttarget\na\tb\nonly\n", r"a\.tsv:3: 1 columns, expected 2"),
+        ("a.tsv", "source\ttarget\na\tb\nonly\n", r"a\.tsv:3: 1 column, expected 2"),
         ("a.tsv", "source\ttarget\na\t \n", r"a\.tsv:2: empty target"),
         ("a.tsv", b"source\ttarget\na\tb\n\xff\xfe\tb\n", r"a\.tsv:3: not valid UTF-8"),
         ("a.jsonl", '{"source": "a", "target": "b"}\n{"source": 3}\n', r"a\.jsonl:2: no text under 'source'"),

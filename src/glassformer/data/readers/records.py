@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
+from glassformer.base.plurals import counted
 from glassformer.data.readers.csv_rows import CsvRow, read_csv_rows
 from glassformer.data.readers.text_files import BadRecordError as BadRecordError
 from glassformer.data.readers.text_files import Span, bad_record, check_file, read_lines
@@ -182,7 +183,7 @@ def _table(path: Path, wanted: Sequence[str], span: Span | None) -> Iterator[Rec
     indices = [columns.index(column) for column in wanted]
     for cells, problem, where in rows:
         if not problem and len(cells) != len(columns):
-            problem = f"{len(cells)} columns, expected {len(columns)}"
+            problem = f"{counted(len(cells), 'columns')}, expected {len(columns)}"
             if not is_csv and any(cell.startswith('"') for cell in cells):
                 problem += " (TSV has no quoting; CSV has, for cells that hold tabs or line breaks)"
         yield Record((), problem, where) if problem else Record(tuple(cells[index] for index in indices), "", where)

@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from glassformer.base.plurals import counted
 from glassformer.data.readers.records import (
     BadRecordError,
     Examples,
@@ -103,6 +104,7 @@ class TaggedReader:
     def _line(self, line: Line, expected: int) -> "_Line":
         """Return the word and the tag of a line. `expected` is the number of columns in the sentence's first line."""
         columns, where = _columns(line), line.where
+        found = f"{where}: {counted(len(columns), 'columns')}"
         if line.problem:
             raise BadRecordError(f"{where}: {line.problem}")
         indices = [
@@ -110,13 +112,11 @@ class TaggedReader:
         ]
         if not all(0 <= index < len(columns) for index in indices) or indices[0] == indices[1]:
             raise BadRecordError(
-                f"{where}: {len(columns)} columns: expected a word in column {self.word_column} and a tag in column "
-                f"{self.tag_column}; --word-column and --tag-column choose others (word_column in Python)"
+                f"{found}: expected a word in column {self.word_column} and a tag in column {self.tag_column}; "
+                "--word-column and --tag-column choose others (word_column in Python)"
             )
         if len(columns) != expected:
-            raise BadRecordError(
-                f"{where}: {len(columns)} columns: expected {expected}, as in the first line of its sentence"
-            )
+            raise BadRecordError(f"{found}: expected {expected}, as in the first line of its sentence")
         return _Line(columns[indices[0]], columns[indices[1]], where)
 
     def _scheme(self, sentences: list[list["_Line"]]) -> Scheme:
