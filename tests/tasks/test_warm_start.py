@@ -90,7 +90,10 @@ def test_a_translator_starts_from_a_denoising_model(denoised, corpus, tmp_path):
 
 
 def test_a_model_that_does_not_fit_is_refused_with_a_reason(masked, denoised, corpus, tmp_path):
-    pairs = PairData(source=corpus.data, target=corpus.data, valid_source=corpus.valid, valid_target=corpus.valid)
+    targets = [(tmp_path / f"{name}.de",) for name in ("train", "valid")]
+    for files, (target,) in zip((corpus.data, corpus.valid), targets, strict=True):
+        target.write_bytes(files[0].read_bytes())
+    pairs = PairData(source=corpus.data, target=targets[0], valid_source=corpus.valid, valid_target=targets[1])
     with pytest.raises(ValueError, match="is of kind 'encoder': expected 'encoder_decoder'"):
         Translation(quick(TranslationConfig(data=pairs, start_from=masked[0]))).train(tmp_path / "a")
     with pytest.raises(ValueError, match="is of kind 'encoder_decoder': expected 'encoder'"):

@@ -62,10 +62,11 @@ class PairData(DividedData[Pair]):
     NO_FILES = "no data: expected source and target files, or a corpus"
 
     source: tuple[Path, ...] = ()
-    """Files to translate from: text files with one sentence per line, or .tsv, .csv, .jsonl files that hold both sides
-    (.gz too)."""
+    """Files to translate from: text files with one sentence per line, and their translations in --target; or, without
+    --target, .tsv, .csv or .jsonl files that hold both sides (.gz too)."""
     target: tuple[Path, ...] = ()
-    """Files to translate into, line by line the translations of --source."""
+    """Text files to translate into, line by line the translations of --source; none if --source is a table or
+    .jsonl."""
     valid_source: tuple[Path, ...] = ()
     """Source files for validation; without them, one training pair in 25 is held out for it."""
     valid_target: tuple[Path, ...] = ()

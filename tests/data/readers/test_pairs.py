@@ -76,6 +76,23 @@ def test_missing_columns_and_files_are_named(tmp_path):
         PairReader([path], [path, path])
 
 
+@pytest.mark.parametrize(("name", "kind"), [("a.tsv", "a table"), ("a.CSV.gz", "a table"), ("a.jsonl.gz", "JSONL")])
+def test_a_table_beside_a_target_is_refused_instead_of_read_as_lines_of_text(tmp_path, name, kind):
+    table, text = write(tmp_path / name, "en\tde\nEnglish\tDeutsch\n"), write(tmp_path / "a.txt", "one\ntwo\n")
+    for files in ((table, table), (table, text), (text, table)):
+        with pytest.raises(ValueError, match=rf"{name} is {kind}: leave out --target .*--source-column and"):
+            PairReader(*([file] for file in files))
+
+
+def test_one_file_as_source_and_target_is_refused(tmp_path):
+    one, other = write(tmp_path / "a.en", "one\n"), write(tmp_path / "a.de", "eins\n")
+    (tmp_path / "link").symlink_to(one)
+    with pytest.raises(ValueError, match=r"a\.en is both source and target: expected two text files"):
+        PairReader([one], [tmp_path / "link"])
+    both_ways = PairReader([one, other], [other, one])
+    assert list(both_ways) == [Pair("one", "eins"), Pair("eins", "one")]
+
+
 def test_byte_order_marks_and_unusual_line_breaks_keep_files_aligned(tmp_path):
     (tmp_path / "a.en").write_bytes("one\u2028more\ntwo\n".encode("utf-8-sig"))
     (tmp_path / "a.de").write_bytes("eins\r\nzwei".encode("utf-8-sig"))

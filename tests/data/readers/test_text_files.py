@@ -26,7 +26,7 @@ from glassformer.tasks.recipes import load_recipe
 SQUAD = {"data": [{"paragraphs": [{"context": "a cat", "qas": [{"question": "q", "id": "1", "answers": ["cat"]}]}]}]}
 COLUMNS = ("question", "context", "answer")
 READERS = {
-    "pairs": ("a.txt", "one\ntwo\n", lambda path: [pair.source for pair in PairReader([path], [path])]),
+    "pairs": ("a.txt", "one\ntwo\n", lambda path: _aligned(path)),
     "plain texts": ("a.txt", "one\ntwo\n", lambda path: [found.text for found in TextReader([path])]),
     "documents": ("a.txt", "one\ntwo\n", lambda path: [found.text for found in DocumentReader([path])]),
     "parts": (
@@ -45,6 +45,12 @@ READERS = {
     ),
     "tatoeba": ("deu-eng.tsv", "Hi.\tHallo.\n", lambda path: _tatoeba(path.parent)),
 }
+
+
+def _aligned(path):
+    other = path.with_name(path.name.replace(".txt", ".de"))
+    other.write_bytes(path.read_bytes())
+    return [pair.source for pair in PairReader([path], [other])]
 
 
 def _tatoeba(folder):

@@ -62,6 +62,8 @@ class PairReader:
                     f"{path} has one text per line: expected --target with its translations, or a .tsv, .csv or "
                     ".jsonl with both"
                 )
+        for source, target in zip(self.sources, self.targets, strict=False):
+            _check_aligned(source, target)
 
     def __iter__(self) -> Iterator[Pair]:
         self.skipped.clear()
@@ -93,6 +95,19 @@ class PairReader:
                     yield None, problem or f"no text under {missing[0]!r}", where
                 else:
                     yield _judge(cells[0], cells[1], where)
+
+
+def _check_aligned(source: Path, target: Path) -> None:
+    """Raise ValueError unless two files can be aligned line by line: two text files, neither a table nor JSONL."""
+    for path in (source, target):
+        if (kind := kind_of(path)) != "text":
+            raise ValueError(
+                f"{path} is {'a table' if kind == 'table' else 'JSONL'}: leave out --target (or --valid-target) and "
+                "name its columns with --source-column and --target-column; with a target, expected two text files "
+                "with one sentence per line"
+            )
+    if source.samefile(target):
+        raise ValueError(f"{source} is both source and target: expected two text files aligned line by line")
 
 
 def _judge(source: str, target: str, where: str) -> tuple[Pair | None, str, str]:
