@@ -293,6 +293,19 @@ def test_spans_become_entities(tmp_path):
     assert found.entities == (Entity(1, 2, "ORG"), Entity(4, 6, "LOC"))
 
 
+def test_spans_may_be_objects_and_be_named_as_run_writes_them(tmp_path):
+    places = [{"start": 13, "end": 21, "label": "LOC", "text": "New York"}, {"start": 1, "end": 3, "label": "ORG"}]
+    text = "(EU) rejects New York's call"
+    (found,) = spans(tmp_path, text, places)
+    assert found.entities == (Entity(1, 2, "ORG"), Entity(4, 6, "LOC"))
+    lines = json.dumps({"text": text, "entities": places}) + "\n"
+    assert columns(tmp_path, lines, "data.jsonl") == [found]
+    both = json.dumps({"text": text, "entities": places, "spans": []}) + "\n"
+    assert columns(tmp_path, both, "data.jsonl")[0].entities == (), "spans is the documented field"
+    with pytest.raises(BadRecordError, match="no spans under 'named'"):
+        columns(tmp_path, lines, "data.jsonl", spans_column="named")
+
+
 @pytest.mark.parametrize(
     ("text", "given", "message"),
     [
@@ -306,6 +319,8 @@ def test_spans_become_entities(tmp_path):
         ("New York", [[0, 8]], r"is no span: expected \[begin, end, label\]"),
         ("New York", [[True, 8, "LOC"]], "is no span"),
         ("New York", None, "no spans under 'spans'"),
+        ("New York", [{"start": 0, "end": 8}], "is no span: expected"),
+        ("New York", [{"start": 0, "end": 8, "label": "LOC", "text": "Old York"}], "but its text is 'Old York'"),
         (" ", [], "no text under 'text'"),
         ("\ud800 x", [], "half a surrogate pair"),
     ],
@@ -388,3 +403,12 @@ def test_the_command_line_trains_scores_and_runs(data, tmp_path, monkeypatch, ca
     assert "F1 of PLACE" in call("eval", out, "--data", valid)
     monkeypatch.setattr(sys, "stdin", io.StringIO("the old cat\n\n"))
     assert call("run", out).splitlines() == ["the old cat", ""]
+    lines = "".join(" ".join(one.words) + "\n" for one in sentences(60, 1))
+    monkeypatch.setattr(sys, "stdin", io.StringIO(lines))
+    (tmp_path / "found.jsonl").write_text(call("run", out, "--json"), encoding="utf-8")
+    scores = json.loads(call("eval", out, "--data", tmp_path / "found.jsonl", "--json", "--quiet").strip())
+    assert scores["f1"] == 100, "the predictions of run --json are read as they were predicted"
+    told = call(
+        "train", "tagging", "--from", out, "--data", tmp_path / "found.jsonl", "--updates", 2, "--out", f"{out}2"
+    )
+    assert "2 labels: P" in told

@@ -55,7 +55,8 @@ class TaggedData(FileData[TaggedSentence]):
     text_column: str = "text"
     """Field of the text in .jsonl files."""
     spans_column: str = "spans"
-    """Field of the entities in .jsonl files: a list of [begin, end, label], in characters."""
+    """Field of the entities in .jsonl files: a list of [begin, end, label], in characters, or of objects with start,
+    end and label; if the field spans is missing, entities is read, as run --json writes it."""
 
     @override
     def splits(self) -> Splits[TaggedSentence]:

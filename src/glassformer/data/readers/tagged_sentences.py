@@ -25,7 +25,10 @@ from glassformer.text.word_split import cut_words
 
 DOCUMENT = "-DOCSTART-"
 """The word of CoNLL's document separator lines."""
+SPANS, ENTITIES = "spans", "entities"
+"""Default key of the spans in JSONL, and the key that `run --json` writes, which is read if the default is missing."""
 _BLANKS = re.compile(r"[ \t]+")  # only these: a word may contain a no-break space
+_FORMS = '[begin, end, label] or {"start": begin, "end": end, "label": label}'
 
 
 class TaggedSentence(NamedTuple):
@@ -51,7 +54,7 @@ class TaggedReader:
     """Column of the tags, counted in the same way."""
     scheme: Scheme | Literal["auto"] = "auto"
     text_column: str = "text"
-    spans_column: str = "spans"
+    spans_column: str = SPANS
     on_bad: OnBad = "error"
 
     def __post_init__(self) -> None:
@@ -68,7 +71,8 @@ class TaggedReader:
             if kind == "table":
                 raise ValueError(f"{path} is a table: expected CoNLL's columns, such as .conll or .txt, or .jsonl")
             if kind == "jsonl":
-                records = RecordReader([path], [self.text_column, self.spans_column], self._of_record, self.on_bad)
+                columns = [self.text_column, self.spans_column] + [ENTITIES] * (self.spans_column == SPANS)
+                records = RecordReader([path], columns, self._of_record, self.on_bad)
                 found.extend(records)
                 found.skipped += records.skipped
             else:
@@ -76,11 +80,12 @@ class TaggedReader:
         return found
 
     def _of_record(self, record: Record) -> TaggedSentence:
-        text, spans = record.cells
+        text, *found = record.cells
+        spans = next((cell for cell in found if cell is not None), None)
         if not isinstance(text, str) or not text.strip():
             raise ValueError(f"no text under {self.text_column!r}")
         if not isinstance(spans, list):
-            raise ValueError(f"no spans under {self.spans_column!r}: expected a list of [begin, end, label]")
+            raise ValueError(f"no spans under {self.spans_column!r}: expected a list of {_FORMS}")
         places = cut_words(text)
         entities = _entities_of_spans(text, spans, places)
         return TaggedSentence(tuple(text[begin:end] for begin, end in places), entities, record.where)
@@ -161,7 +166,7 @@ def _blocks(path: Path) -> Iterator[list[Line]]:
 
 
 def _entities_of_spans(text: str, spans: list[Any], places: list[tuple[int, int]]) -> tuple[Entity, ...]:
-    """Convert character spans, each [begin, end, label], to entities.
+    """Convert character spans to entities: each span is [begin, end, label], or an object as `run --json` writes it.
 
     `places` are the (start, end) character positions of the words. Raises ValueError for a span that is malformed, does
     not start and end with a word, or overlaps another.
@@ -169,14 +174,18 @@ def _entities_of_spans(text: str, spans: list[Any], places: list[tuple[int, int]
     begins = {begin: word for word, (begin, _) in enumerate(places)}
     ends = {end: word + 1 for word, (_, end) in enumerate(places)}
     entities: list[Entity] = []
-    for span in spans:
+    for given in spans:
+        quoted = given.get("text") if isinstance(given, dict) else None
+        span = [given.get(name) for name in ("start", "end", "label")] if isinstance(given, dict) else given
         if not isinstance(span, list) or len(span) != 3 or [type(part) for part in span] != [int, int, str]:
-            raise ValueError(f"{str(span)[:60]} is no span: expected [begin, end, label], two numbers and a text")
+            raise ValueError(f"{str(given)[:60]} is no span: expected {_FORMS}, two numbers and a text")
         begin, end, label = span
         if not label.strip():
             raise ValueError(f"the span {span} has no label")
         if not 0 <= begin < end <= len(text):
             raise ValueError(f"the span {span} is empty or leaves the text of {len(text)} characters")
+        if quoted not in (None, text[begin:end]):
+            raise ValueError(f"the span {span} is of {text[begin:end]!r}, but its text is {str(quoted)[:60]!r}")
         if begin not in begins or end not in ends:
             raise ValueError(
                 f"the span {span}, {text[begin:end]!r}, does not fit the words, which are cut as "
