@@ -14,7 +14,15 @@ from glassformer.metrics.scores import Scores
 from glassformer.tasks.configs.corpus_size import CHARACTERS_PER_TOKEN, CorpusSize
 from glassformer.tasks.configs.shared import Splits
 from glassformer.tasks.large_data import tokenize_large
-from glassformer.tasks.prepared import MORE_DATA, Initialized, Prepared, skipped_note, skipped_of, stored_tokenizer
+from glassformer.tasks.prepared import (
+    MORE_DATA,
+    Initialized,
+    Prepared,
+    check_texts,
+    skipped_note,
+    skipped_of,
+    stored_tokenizer,
+)
 from glassformer.tasks.task import Task
 from glassformer.text import Tokenizer
 
@@ -117,7 +125,9 @@ class DecoderTask(Task[Document, "PackedBatch"]):
         else:
             splits = Splits((), corpus.valid_examples(self.config.data))
         valid = list(splits.valid)
-        if not valid:
+        if corpus is None:
+            check_texts(self.config.data, splits.train, valid)
+        elif not valid:
             raise ValueError(f"no text is left for validation: {MORE_DATA}")
         pipeline, _ = self.initialize(splits.train, run)
         folder = run.tokens / "stream"

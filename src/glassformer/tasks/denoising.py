@@ -19,7 +19,7 @@ from glassformer.pipelines.blanks import BLANK, texts_of
 from glassformer.pipelines.examples import NoiseName
 from glassformer.tasks.configs.shared import Splits, TaskConfig
 from glassformer.tasks.configs.small_models import small_encoder_decoder
-from glassformer.tasks.prepared import MORE_DATA, Initialized, Prepared, skipped_note, stored_tokenizer
+from glassformer.tasks.prepared import Initialized, Prepared, check_texts, skipped_note, stored_tokenizer
 from glassformer.tasks.pretraining import MAX_VALID, TextData, check_noise, check_tokenizer, token_rows
 from glassformer.tasks.seq2seq_task import pair_flops, pair_loss
 from glassformer.tasks.task import Task
@@ -103,8 +103,7 @@ class Denoising(Task[PlainText, "PairBatch"]):
     def prepare(self, run: "RunFolder") -> Prepared[PlainText, "PairBatch"]:
         config, splits = self.config, self.config.data.splits()
         valid, test = list(islice(splits.valid, MAX_VALID)), list(splits.test)
-        if not valid:
-            raise ValueError(f"no texts are left for validation: {MORE_DATA}")
+        check_texts(config.data, splits.train, valid)
         pipeline, _ = self.initialize(splits.train, run)
         rows = token_rows(run, splits.train, pipeline.source_tokenizer.encode_batch, pipeline.longest)
         batches = pipeline.batches(rows, max_tokens=config.train.max_tokens, seed=config.train.seed)

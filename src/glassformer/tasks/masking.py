@@ -18,7 +18,7 @@ from glassformer.models import ModelConfig
 from glassformer.pipelines.blanks import BLANK, texts_of
 from glassformer.tasks.configs.shared import Splits, TaskConfig
 from glassformer.tasks.configs.small_models import small_language_encoder
-from glassformer.tasks.prepared import MORE_DATA, Initialized, Prepared, skipped_note, stored_tokenizer
+from glassformer.tasks.prepared import Initialized, Prepared, check_texts, skipped_note, stored_tokenizer
 from glassformer.tasks.pretraining import MAX_VALID, TextData, check_noise, check_tokenizer, token_rows
 from glassformer.tasks.task import Task
 from glassformer.text import Tokenizer
@@ -100,8 +100,7 @@ class Masking(Task[PlainText, "MaskedBatch"]):
 
         config, splits = self.config, self.config.data.splits()
         valid, test = list(islice(splits.valid, MAX_VALID)), list(splits.test)
-        if not valid:
-            raise ValueError(f"no texts are left for validation: {MORE_DATA}")
+        check_texts(config.data, splits.train, valid)
         pipeline, new_parameters = self.initialize(splits.train, run)
         rows = token_rows(run, splits.train, pipeline.encode, pipeline.longest)
         batches = pipeline.batches(rows, max_tokens=config.train.max_tokens, seed=config.train.seed)

@@ -1,11 +1,13 @@
 """The result of `Task.prepare`, which a training run starts from: pipeline, batches, evaluation. Imports no torch."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
 from glassformer.base.plurals import counted
-from glassformer.tasks.configs.shared import Example
+from glassformer.tasks.card import in_short
+from glassformer.tasks.configs.shared import Example, TaskData
 from glassformer.text import Tokenizer
 
 if TYPE_CHECKING:
@@ -50,6 +52,26 @@ class Prepared(NamedTuple, Generic[Example, Batch]):
     """Decoding method and data of `evaluate`: "greedy, 500 validation pairs"."""
     finish: Callable[[], None] = lambda: None
     """Called when the model has its trained weights, before the final scores, to choose a threshold for example."""
+
+
+def check_texts(data: TaskData[Any], train: Iterable[Any], valid: Sequence[Any]) -> None:
+    """Raise ValueError if there is no text to learn from or to validate on. It names the files if they hold no text."""
+    if next(iter(train), None) is None:
+        if files := data.training_files() if not valid or data.validation_files() else []:
+            _refuse_empty(data, files)
+        raise ValueError("no text is left to learn from: expected more data")
+    if not valid:
+        _refuse_empty(data, data.validation_files())
+        raise ValueError(f"no text is left for validation: {MORE_DATA}")
+
+
+def _refuse_empty(data: TaskData[Any], files: Sequence[Path]) -> None:
+    """Raise ValueError, which names the files that gave no text, unless skipped bad records may be the reason."""
+    is_empty = not any(path.is_dir() or path.stat().st_size for path in files)
+    if files and (is_empty or data.on_bad == "error"):
+        are_empty = "are empty" if is_empty else "have no text"
+        is_one = "is empty" if is_empty else "has no text"
+        raise ValueError(f"{in_short(map(str, files))} {is_one if len(files) == 1 else are_empty}: expected text")
 
 
 def stored_tokenizer(

@@ -7,6 +7,7 @@ the task's pipeline in `glassformer.pipelines`; `pipelines/pipeline_registry.py`
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, get_type_hints
 
@@ -20,7 +21,7 @@ from glassformer.tasks.configs.divided_data import DividedData
 from glassformer.tasks.configs.shared import Example, Splits, TaskConfig
 from glassformer.tasks.configs.task_options import make_config
 from glassformer.tasks.evaluation import EvalOptions, ScoreReport, describe_scored
-from glassformer.tasks.prepared import Initialized, Prepared, SplitName
+from glassformer.tasks.prepared import Initialized, Prepared, SplitName, check_texts
 from glassformer.tasks.tokenized_corpus import TokenizedCorpus
 from glassformer.training.fingerprints import fingerprint_examples, fingerprint_model, fingerprint_paths
 
@@ -180,7 +181,7 @@ class Task(ABC, Generic[Example, Batch]):
     def corpus(self) -> CorpusSize:
         """Return the numbers of examples and characters of the training data, from which defaults are chosen.
 
-        Those of large data are estimated.
+        Those of large data are estimated. Raises ValueError if there is no example to learn from.
         """
         data = self.config.data
         if isinstance(data, DividedData):
@@ -190,7 +191,11 @@ class Task(ABC, Generic[Example, Batch]):
                 from glassformer.tasks.prepare_corpus import estimate_size
 
                 return estimate_size(data, self.sides)
-        return CorpusSize.measure(self.sides(example) for example in self.config.data.splits().train)
+        splits = data.splits()
+        found = CorpusSize.measure(self.sides(example) for example in splits.train)
+        if not found.examples:
+            check_texts(data, (), list(islice(splits.valid, 1)))
+        return found
 
     @classmethod
     def demo(cls) -> Any:
