@@ -15,6 +15,7 @@ COLUMNS = ("question", "context", "answer")
     [
         (b"\n{\n", r"a\.json:3 is not SQuAD's JSON"),
         (b'{"data": %s}' % (b"9" * 5000), r"a\.json is not SQuAD's JSON"),
+        (b'{"data": [], "data": []}', r"a\.json: the key 'data' occurs twice in an object"),
         (b"[" * 100_000, r"a\.json is not SQuAD's JSON"),
     ],
 )

@@ -30,6 +30,7 @@ def test_a_question_may_be_called_context(tmp_path):
     [
         ("{", "not JSON"),
         ([1], "expected a JSON object"),
+        ('{"answer": 0, "answer": 1}', "the key 'answer' occurs twice in an object"),
         ({"choices": ["a", "b"], "answer": 0}, "'question' is missing"),
         ({"question": "Who?", "choices": ["a"], "answer": 0}, "at least two texts"),
         ({"question": "Who?", "choices": ["a", ""], "answer": 0}, "at least two texts"),

@@ -31,6 +31,12 @@ def test_byte_order_mark_is_dropped_from_the_first_record(tmp_path, name):
         ("a.jsonl", '{"text": "\\ud83d", "label": "x"}\n', r"a.jsonl:1: half a surrogate pair under 'text'"),
         ("a.jsonl", '{"text": "a", "label": ["b", {"c": "\\uDE00"}]}\n', r"a.jsonl:1: half a surrogate .* 'label'"),
         ("a.jsonl", '{"text": "a", "label": %s}\n' % ("9" * 5000), r"a.jsonl:1: not JSON \(Exceeds the limit"),
+        (
+            "a.jsonl",
+            '{"text": "a", "label": "b", "label": "c"}\n',
+            r"a.jsonl:1: the key 'label' occurs twice in an object",
+        ),
+        ("a.jsonl", '{"text": "a", "label": [{"b": 1, "b": 1, "b": 2}]}\n', r"a.jsonl:1: the key 'b' occurs 3 times"),
         ("a.jsonl", "[" * 100_000 + "\n", r"a.jsonl:1: not JSON \("),
         ("a.jsonl", b'{"text": "\xff", "label": "x"}\n', r"a.jsonl:1: not valid UTF-8"),
         ("a.tsv", "text\tlabel\nb\n", r"a.tsv:2: 1 column, expected 2"),

@@ -204,7 +204,23 @@ def test_a_short_first_line_in_utf_16_is_noticed(first, encoding, tmp_path):
         list(TextReader((tmp_path / "a.txt",), on_bad="skip"))
 
 
-@pytest.mark.parametrize("text", ["BZh is a name", "PK 1", "(a)", "a\0b", "a\0b\n", "\0\0", ""])
+@pytest.mark.parametrize("ending", ["", "\r", "\r\r"])
+def test_a_file_whose_lines_end_in_cr_only_is_refused_by_every_reader(tmp_path, reading, ending):
+    name, text, read = reading
+    (tmp_path / name).write_bytes((text.strip().replace("\n", "\r") + "\rmore" + ending).encode())
+    message = rf"{name}:1: the lines of the file end in CR only, .*: expected LF or CRLF; tr .* converts it"
+    with pytest.raises(BadRecordError, match=message):
+        read(tmp_path / name)
+
+
+@pytest.mark.parametrize("contents", [bytes(8), bytes(5000), bytes(70) + b"\ntext\n", bytes(9) + b"\nt\n"])
+def test_a_file_of_nul_bytes_is_not_called_utf_16(tmp_path, contents):
+    (tmp_path / "a.txt").write_bytes(contents)
+    with pytest.raises(BadRecordError, match=r"a\.txt:1: the file has NUL bytes: expected text in UTF-8"):
+        list(TextReader((tmp_path / "a.txt",), on_bad="skip"))
+
+
+@pytest.mark.parametrize("text", ["BZh is a name", "PK 1", "(a)", "a\0b", "a\0b\n", "\0\0", "", "a\r", "a\rb\n"])
 def test_texts_that_resemble_other_formats_are_read(text, tmp_path):
     (tmp_path / "a.txt").write_text(text, encoding="utf-8")
     assert read_text(tmp_path / "a.txt") == text

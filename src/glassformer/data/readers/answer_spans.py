@@ -13,11 +13,13 @@ from typing import Any, NamedTuple
 
 from glassformer.data.readers.records import (
     BadRecordError,
+    DuplicateKeyError,
     OnBad,
     Record,
     as_text,
     examples_of,
     kind_of,
+    parse_json,
     read_records,
 )
 from glassformer.data.readers.text_files import check_file, read_text
@@ -121,9 +123,11 @@ def _is_squad(path: Path) -> bool:
 def _squad(path: Path) -> Iterator[Record]:
     """Yield the questions of a SQuAD file as records with the cells question, context and answers."""
     try:
-        articles = json.loads(read_text(path))["data"]
+        articles = parse_json(read_text(path))["data"]
     except BadRecordError:
         raise
+    except DuplicateKeyError as error:
+        raise BadRecordError(f"{path}: {error}") from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         where = f"{path}:{error.lineno}" if isinstance(error, json.JSONDecodeError) else str(path)
         raise BadRecordError(f"{where} is not SQuAD's JSON ({error}): expected an object with 'data'") from error

@@ -1,6 +1,5 @@
 """Read multiple-choice questions from JSONL files. Errors name the file and line."""
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -9,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from glassformer.base.checks import shown
-from glassformer.data.readers.records import OnBad
+from glassformer.data.readers.records import DuplicateKeyError, OnBad, parse_json
 from glassformer.data.readers.text_files import bad_record, check_file, read_lines
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -54,7 +53,9 @@ def read_multiple_choice(
 
 def _parse(text: str) -> MultipleChoice:
     try:
-        record = json.loads(text)
+        record = parse_json(text)
+    except DuplicateKeyError:
+        raise
     except (ValueError, RecursionError) as error:
         raise ValueError(f"not JSON: {error}") from error
     if not isinstance(record, dict):

@@ -134,6 +134,30 @@ def read_records(path: Path, columns: Sequence[str], span: Span | None = None) -
     return (_json_lines if kind_of(path) == "jsonl" else _table)(path, columns, span)
 
 
+class DuplicateKeyError(ValueError):
+    """A JSON object has a key twice, of which Python's json would silently use the last value."""
+
+
+def parse_json(text: str) -> Any:
+    """Return the value of a JSON text.
+
+    Raises DuplicateKeyError if an object in it has a key twice; ValueError or RecursionError if the text is not JSON.
+    """
+    return _JSON.decode(text)
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        ((key, count),) = Counter(key for key, _ in pairs).most_common(1)
+        times = "twice" if count == 2 else f"{count:,} times"
+        raise DuplicateKeyError(f"the key {key[:40]!r} occurs {times} in an object: expected once")
+    return found
+
+
+_JSON = json.JSONDecoder(object_pairs_hook=_unique_keys)
+
+
 def as_text(cell: object, column: str) -> str:
     """Return the text of a cell without white space around it.
 
@@ -205,7 +229,9 @@ def _json_lines(path: Path, wanted: Sequence[str], span: Span | None) -> Iterato
 def _json_cells(text: str, wanted: Sequence[str]) -> tuple[tuple[Any, ...], str]:
     """Return the values of the wanted keys of a JSON object, and its problem ("" if none)."""
     try:
-        record = json.loads(text)
+        record = parse_json(text)
+    except DuplicateKeyError as error:
+        return (), str(error)
     except (ValueError, RecursionError) as error:  # also ValueError for a number with thousands of digits
         return (), f"not JSON ({getattr(error, 'msg', error)})"
     if not isinstance(record, dict):

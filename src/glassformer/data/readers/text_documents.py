@@ -130,7 +130,7 @@ class DocumentReader:
         try:
             text = read_text(path)
         except BadUtf8Error as error:
-            self._refuse(error.where, error.problem)
+            self._refuse(error.where, error.problem, error.expected)
             return
         if text.strip():
             yield Document(text, str(path))
@@ -159,11 +159,11 @@ class DocumentReader:
         try:
             yield from read_lines(path, keep_ends=True, span=span)
         except BadUtf8Error as error:
-            self._refuse(error.where, error.problem)
+            self._refuse(error.where, error.problem, error.expected)
 
-    def _refuse(self, where: str, problem: str) -> None:
+    def _refuse(self, where: str, problem: str, expected: str = "") -> None:
         if self.on_bad == "error":
-            raise bad_record(where, problem, "documents")
+            raise bad_record(where, f"{problem}{expected}", "documents")
         self.skipped[problem] += 1
 
 

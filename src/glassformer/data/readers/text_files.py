@@ -1,8 +1,8 @@
 """Open and decode text files: UTF-8, plain or gzip. All data readers use this module.
 
 A byte-order mark at the start is dropped. Lines end with LF or CRLF. A line with bytes that are not UTF-8 is marked
-with a problem. A damaged .gz is an error that names the line where reading failed. A file in UTF-16, or compressed by
-another program, is an error as a whole: some of its lines could happen to be valid UTF-8.
+with a problem. A damaged .gz is an error that names the line where reading failed. A file in UTF-16, with lines that
+end in CR only, or compressed by another program, is an error as a whole: some of its lines could be valid UTF-8.
 """
 
 import gzip
@@ -36,7 +36,7 @@ class BadUtf8Error(BadRecordError):
 
     def __init__(self, where: str, problem: str = NOT_UTF8, expected: str = ""):
         super().__init__(f"{where}: {problem}{expected}")
-        self.problem = problem
+        self.problem, self.expected = problem, expected
         self.where = where
         """`file:line` of the first bad byte."""
 
@@ -114,7 +114,7 @@ def read_text(path: Path) -> str:
 
 
 def check_first_line(raw: bytes, where: str) -> None:
-    """Raise BadUtf8Error if a file with this first line is compressed, or in UTF-16."""
+    """Raise BadUtf8Error if a file with this first line is compressed, in UTF-16, of NUL bytes, or has CR line ends."""
     found = next((kind for start, kind in COMPRESSED.items() if raw.startswith(start)), "")
     if re.match(rb"BZh[1-9]1AY&SY", raw):
         found = "compressed by bzip2"
@@ -122,9 +122,14 @@ def check_first_line(raw: bytes, where: str) -> None:
         raise BadUtf8Error(where, f"the file is {found}", ": expected plain text, or a .gz file")
     # In UTF-16, every second byte of a text in Latin letters is 0. Short lines of other texts may happen to be so.
     is_whole = len(raw) >= 8 or (len(raw) >= 3 and raw.endswith(b"\0\n"))
+    if is_whole and not any(raw[:64].removesuffix(b"\n")):
+        raise BadUtf8Error(where, "the file has NUL bytes", ": expected text in UTF-8; the file is damaged, or no text")
     is_half_empty = is_whole and not (any(raw[:64:2]) and any(raw[1:64:2]))
     if is_half_empty or raw.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise BadUtf8Error(where, "the file is in UTF-16", ": expected UTF-8; iconv -f UTF-16 -t UTF-8 converts it")
+    if not raw.endswith(b"\n") and b"\r" in raw.rstrip(b"\r"):  # the whole file is one line
+        expected = ": expected LF or CRLF; tr '\\r' '\\n' < FILE > NEW-FILE converts it"
+        raise BadUtf8Error(where, "the lines of the file end in CR only, as on old Macs", expected)
 
 
 def read_raw_lines(path: Path, span: Span | None = None) -> Iterator[bytes]:
