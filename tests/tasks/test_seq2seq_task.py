@@ -1,5 +1,6 @@
 """Tasks of encoder-decoders: the loss, the tokenizers and the token files."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -59,12 +60,34 @@ def test_validation_decodes_greedily_and_restores_the_search():
 
 
 def test_missing_validation_pairs_name_the_flags_of_the_task(tmp_path):
-    (tmp_path / "a.txt").write_text("one\n", encoding="utf-8")
-    (tmp_path / "b.txt").write_text("", encoding="utf-8")
-    files = {"source": "a", "target": "a", "valid_source": "b", "valid_target": "b"}
-    data = PairData(**{name: (tmp_path / f"{file}.txt",) for name, file in files.items()})
+    names = PairData.FILE_FIELDS
+    for name in names:
+        (tmp_path / name).write_text("" if name.startswith("valid") else "one\n", encoding="utf-8")
+    data = PairData(**{name: (tmp_path / name,) for name in names})
     with pytest.raises(ValueError, match=r"no pairs are left for validation: .*--valid-source and --valid-target"):
         Translation(replace(Translation.Config(), data=data)).prepare(RunFolder(tmp_path / "m.run"))
+
+
+def test_a_note_says_which_validation_pairs_serve_the_loss_and_the_scores(tmp_path, monkeypatch):
+    write_pairs(tmp_path, count=400)
+    config = translation(tmp_path)
+    valid = list(config.data.splits().valid)
+    longest = max(len(pair.source.split()) for pair in valid)
+    assert len(valid) > 5
+
+    def validated(name, config=config):
+        (note,) = Translation(config).prepare(RunFolder(tmp_path / name)).notes
+        return note.partition("too long), ")[2].partition("; ")[0]
+
+    assert validated("all") == f"{len(valid)} to validate on"
+    monkeypatch.setattr("glassformer.tasks.seq2seq_task.MAX_VALID", 5)
+    assert validated("some") == f"{len(valid)} to validate on: all for the loss, the first 5 for the scores"
+    short = replace(config, model=replace(config.model, max_len=longest))
+    found = validated("short", short)
+    pattern = rf"{len(valid)} to validate on: (\d+) for the loss \((\d+) too long\), the first 5 for the scores"
+    kept, left_out = map(int, re.fullmatch(pattern, found).groups())
+    assert left_out > 0
+    assert kept + left_out == len(valid)
 
 
 def test_the_validation_loss_needs_few_logits_at_a_time(tmp_path, monkeypatch):

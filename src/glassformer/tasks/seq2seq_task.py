@@ -150,7 +150,7 @@ class Seq2SeqTask(Task[Example, "PairBatch"]):
         cut = ", and cut" if self.cuts_long else ""
         notes = [
             f"{counted(n_train, 'pairs')} to learn from ({n_long:,} too long{cut}), "
-            f"{len(valid_pairs):,} to validate on; {pipeline.target_tokenizer.vocab_size:,} tokens; "
+            f"{self._validated(valid_files, len(valid_pairs))}; {pipeline.target_tokenizer.vocab_size:,} tokens; "
             f"{counted(len(batches), 'batches', 'batch')} an epoch, {batches.padding_share():.1%} of them padding"
         ]
         return Prepared(
@@ -163,6 +163,14 @@ class Seq2SeqTask(Task[Example, "PairBatch"]):
             is_test=bool(test_pairs),
             validation=self.scored_on("validation", len(valid_pairs), "greedy"),
         )
+
+    def _validated(self, files: TokenFiles, n_scored: int) -> str:
+        """Return the part of the first note about validation: the number of pairs, and what each of them is for."""
+        left_out = 0 if self.cuts_long else files.n_long
+        count = len(files) + left_out
+        parts = [f"{len(files):,} for the loss ({left_out:,} too long)" if left_out else "all for the loss"]
+        parts += [f"the first {n_scored:,} for the scores"] if n_scored < count else []
+        return f"{count:,} to validate on" + f": {', '.join(parts)}" * (left_out > 0 or n_scored < count)
 
     def tokenize(
         self, run: "RunFolder", pipeline: Any, pairs: Iterable[Example], *, is_train: bool = True
