@@ -33,18 +33,31 @@ def test_a_translator_in_another_librarys_format_is_scored(tmp_path, capsys):
         assert json.loads(capsys.readouterr().out) == found
 
 
+def test_greedy_search_of_a_translator_is_scored_once(tmp_path, capsys, monkeypatch):
+    make(Translator).save(tmp_path / "m", "card")
+    for name in ("test.en", "test.de"):
+        (tmp_path / name).write_text("one\n", encoding="utf-8")
+    searches = []
+    run = Translator.run
+    monkeypatch.setattr(Translator, "run", lambda *args, **given: searches.append(given) or run(*args, **given))
+    arguments = [str(tmp_path / "m"), "--source", str(tmp_path / "test.en"), "--target", str(tmp_path / "test.de")]
+    evaluate([*arguments, "--beam", "1", "--json", "--quiet"])
+    assert {*json.loads(capsys.readouterr().out)} == {"greedy", "scored_on"}
+    assert len(searches) == 1
+
+
 def test_progress_is_shown_while_texts_are_written_and_can_be_turned_off(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("glassformer.progress.PLAIN_EVERY", 0.0)
     make(Translator).save(tmp_path / "ours", "card")
     for name in ("test.en", "test.de"):
         (tmp_path / name).write_text("one\n", encoding="utf-8")
     arguments = [str(tmp_path / "ours"), "--source", str(tmp_path / "test.en"), "--target", str(tmp_path / "test.de")]
-    evaluate(arguments)
+    evaluate([*arguments, "--beam", "2"])
     told = capsys.readouterr()
     assert "loading torch" in told.err
     assert "writing texts" in told.err
     assert "beam" in told.out
-    evaluate([*arguments, "--quiet"])
+    evaluate([*arguments, "--beam", "2", "--quiet"])
     quiet = capsys.readouterr()
     assert (quiet.err, quiet.out) == ("", told.out)
 

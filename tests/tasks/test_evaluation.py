@@ -46,7 +46,11 @@ def test_a_translator_is_scored_with_greedy_and_beam_search(tmp_path):
     assert list(report.scores) == ["greedy", "beam 3"]
     assert all(set(scores.values) == {"bleu", "chrf", "tokenized_bleu"} for scores in report.scores.values())
     plain = Translation.evaluate(make(Translator), write_pairs(tmp_path), TranslationEvalOptions())
-    assert list(plain.scores) == ["greedy", "beam 1"], "the beam of the model"
+    assert list(plain.scores) == ["greedy"], "the beam of the model is 1"
+    wide = make(Translator)
+    wide.generation = replace(wide.generation, num_beams=2)
+    found = Translation.evaluate(wide, write_pairs(tmp_path), TranslationEvalOptions())
+    assert list(found.scores) == ["greedy", "beam 2"], "the beam of the model"
     assert "tokenized_bleu" not in plain.scores["greedy"].values
 
 

@@ -212,7 +212,8 @@ class TranslationEvalOptions(EvalOptions):
     """Options that `glassformer eval` has for translators only."""
 
     beam: Count | None = None
-    """Beam width that is scored in addition to greedy search (default: that of the model)."""
+    """Beam width that is scored in addition to greedy search; 1 scores greedy search only. (default: that of the
+    model)"""
     tokenized: str = ""
     """Language of the target, such as de, to add lower-cased tokenized BLEU as older papers report it."""
 
@@ -241,16 +242,14 @@ class Translation(Seq2SeqTask[Pair]):
     def evaluate(
         cls, pipeline: "Translator | TextToText", data: PairData, options: TranslationEvalOptions
     ) -> ScoreReport:
-        """Return the scores of greedy search and of beam search on the pairs of `data`.
+        """Return the scores of greedy search, and of beam search unless its width is 1, on the pairs of `data`.
 
-        Both include tokenized BLEU if `options.tokenized` names a language.
+        They include tokenized BLEU if `options.tokenized` names a language.
         """
         pairs, beam = data.examples(), options.beam or pipeline.generation.num_beams
         scored_on = describe_scored(data, pairs, cls.unit)
-        scores = {
-            name: _score(pipeline, pairs, width, options.tokenized)
-            for name, width in (("greedy", 1), (f"beam {beam}", beam))
-        }
+        widths = {"greedy": 1} if beam == 1 else {"greedy": 1, f"beam {beam}": beam}
+        scores = {name: _score(pipeline, pairs, width, options.tokenized) for name, width in widths.items()}
         return ScoreReport(scores, scored_on)
 
     @override
