@@ -16,9 +16,10 @@ from glassformer.models.costs import forward_flops
 
 READ_LENGTH = 128
 """Length of the texts for which the speed of reading is estimated."""
-COPIED_NUMBERS = 1 << 24
-"""Numbers that are copied to measure the memory: more than the caches of most processors hold."""
-PRODUCT_SIZE = 1024
+COPIED_NUMBERS = {"cpu": 1 << 24, "cuda": 1 << 27}
+"""Numbers that are copied to measure the memory, by device: more than the caches of most processors hold."""
+PRODUCT_SIZE = {"cpu": 1024, "cuda": 8192}
+"""Rows and columns of the matrices that are multiplied, by device. Smaller ones leave a GPU mostly idle."""
 REPEATS = 3
 
 
@@ -38,13 +39,14 @@ class ExpectedSpeed(NamedTuple):
 
 def measure_rates(device: torch.device, dtype: torch.dtype) -> MachineRates:
     """Measure the memory and the arithmetic of a device, in about a tenth of a second on a CPU."""
-    numbers = torch.ones(COPIED_NUMBERS, device=device)
+    kind = device.type if device.type in PRODUCT_SIZE else "cpu"
+    numbers, size = torch.rand(COPIED_NUMBERS[kind], device=device), PRODUCT_SIZE[kind]
     target = torch.empty_like(numbers)
     copying = _best_time(lambda: target.copy_(numbers), device)
-    matrix = torch.ones(PRODUCT_SIZE, PRODUCT_SIZE, device=device, dtype=dtype)
+    matrix = numbers[: size * size].view(size, size).to(dtype)  # random: products of ones are faster on a GPU
     product = _best_time(lambda: matrix @ matrix, device)
     # A copy reads and writes.
-    return MachineRates(2 * numbers.nbytes / copying, 2 * PRODUCT_SIZE**3 / product)
+    return MachineRates(2 * numbers.nbytes / copying, 2 * size**3 / product)
 
 
 def expected_speed(config: ModelConfig, rates: MachineRates, bytes_per_number: float) -> ExpectedSpeed:
