@@ -86,7 +86,7 @@ MISTAKES = {
     "empty file": Mistake(
         f"train translation --source empty.en --target empty.de {SHORT} --out new",
         1,
-        "no pairs are left to learn from: expected more data; the files may be empty",
+        "empty.en, empty.de are empty: expected text",
         f"{TRANSLATE} --out new",
     ),
     "empty table": Mistake(

@@ -55,9 +55,14 @@ def test_words_for_blanks_have_the_probabilities_of_a_plain_forward_pass():
     for found, right in zip((first, second), chances, strict=True):
         assert [one.probability for one in found] == pytest.approx(right.topk(3).values.tolist(), abs=1e-6)
         assert found[0].word == tokens.tokens([int(words[right.argmax()])])[0].strip()
-    everything = tool.words_for(["the ___"], n=10**6)[0][0]
+    (everything,) = tool.words_for("the ___", n=10**6)
     assert len(everything) == len(words)
     assert sum(one.probability for one in everything) == pytest.approx(1, abs=1e-5)
+
+
+def test_at_least_one_word_must_be_asked_for():
+    with pytest.raises(ValueError, match="n=0: expected 1 or more words for each blank"):
+        make(MaskFiller).words_for("the ___", n=0)
 
 
 def test_answers_have_alternatives_and_the_probabilities_of_their_words():

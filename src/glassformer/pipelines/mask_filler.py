@@ -73,15 +73,24 @@ class MaskFiller(EncoderPipeline[PlainText]):
     def _fill(self, lines: list[str]) -> list[str]:
         return [
             fill_in(line, (words[0].word for words in blanks))
-            for line, blanks in zip(lines, self.words_for(lines, n=1), strict=True)
+            for line, blanks in zip(lines, self._words_for(lines, 1), strict=True)
         ]
 
-    def words_for(self, lines: Sequence[str], *, n: int = 5) -> list[list[list[BlankWord]]]:
+    @overload
+    def words_for(self, lines: str, *, n: int = 5) -> list[list[BlankWord]]: ...
+    @overload
+    def words_for(self, lines: ManyTexts, *, n: int = 5) -> list[list[list[BlankWord]]]: ...
+    def words_for(self, lines: str | ManyTexts, *, n: int = 5) -> list[list[BlankWord]] | list[list[list[BlankWord]]]:
         """Return the `n` most likely words for each blank of each line, with their probabilities, the best ones first.
 
-        The probabilities of all words of the vocabulary sum to 1. Blanks beyond the model's limit have no words; such
-        lines are counted in `n_truncated`.
+        One string gives the words of its blanks. The probabilities of all words of the vocabulary sum to 1. Blanks
+        beyond the model's limit have no words; such lines are counted in `n_truncated`.
         """
+        if n < 1:
+            raise ValueError(f"n={n}: expected 1 or more words for each blank")
+        return each_text(lines, lambda several: self._words_for(several, n), "lines")
+
+    def _words_for(self, lines: Sequence[str], n: int) -> list[list[list[BlankWord]]]:
         cut = [without_blanks(line) for line in lines]
         mask, limit, rows, asked = mask_of(self.reader), self.model.config.max_len, [], []
         n_cut = 0
@@ -121,7 +130,7 @@ class MaskFiller(EncoderPipeline[PlainText]):
         The score of a filled line is the product of the probabilities of its words.
         """
         n = max(request.n_best or 1, SHOWN_WORDS if request.with_scores else 1)
-        found = iter(self.words_for([line for line in lines if BLANK in line], n=n))
+        found = iter(self._words_for([line for line in lines if BLANK in line], n))
         return [self._answer(line, next(found) if BLANK in line else [], request) for line in lines]
 
     def _answer(self, line: str, blanks: list[list[BlankWord]], request: LineRequest) -> LineAnswer:
