@@ -36,7 +36,7 @@ def test_other_files_are_not_overwritten(call, folder, tmp_path, flag):
     data = tmp_path / "reviews.tsv"
     data.write_text("it is good\tpositive\n", encoding="utf-8")
     before = (folder / "config.json").read_bytes()
-    for file, error in ((data, "exists and is not"), (folder / "config.json", "inside a model folder")):
+    for file, error in ((data, "exists and is not"), (folder / "config.json", "inside the model folder")):
         code, _, err = call(*arguments, file)
         assert code == 1
         assert str(file) in err

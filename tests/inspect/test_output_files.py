@@ -78,10 +78,19 @@ def test_links_folders_and_pipes_are_never_replaced(tmp_path, explained, overwri
             explained.save(tmp_path / name, overwrite=overwrite)
 
 
-@pytest.mark.parametrize("name", ["manifest.json", "config.json"])
-def test_nothing_is_written_into_a_model_folder(tmp_path, explained, name):
-    (tmp_path / name).write_text("{}", encoding="utf-8")
+@pytest.mark.parametrize("where", [".", "part"])
+def test_nothing_is_written_into_a_model_folder(tmp_path, explained, where):
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / name).write_text("{}", encoding="utf-8")
+    (tmp_path / "part").mkdir()
     for overwrite in (False, True):
-        with pytest.raises(OutputExistsError, match=f"is inside a model folder, as .*{name} shows"):
-            explained.save(tmp_path / "page.html", overwrite=overwrite)
-    assert [file.name for file in tmp_path.iterdir()] == [name]
+        with pytest.raises(OutputExistsError, match=f"is inside the model folder {tmp_path}: expected a file outside"):
+            explained.save(tmp_path / where / "page.html", overwrite=overwrite)
+    assert not list(tmp_path.rglob("page.html"))
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "config.json"])
+def test_other_folders_may_have_files_of_these_names(tmp_path, explained, name):
+    (tmp_path / name).write_text("{}", encoding="utf-8")
+    explained.save(tmp_path / "page.html")
+    assert (tmp_path / "page.html").stat().st_size

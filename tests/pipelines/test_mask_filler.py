@@ -1,7 +1,12 @@
 """The mask filler: the mask token, the tokens around a text, and lines with blanks."""
 
+import itertools
+import math
+
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from glassformer.data.readers.plain_texts import PlainText
 from glassformer.pipelines.blanks import BlankWord, best_choices
@@ -56,8 +61,9 @@ def test_words_for_blanks_have_the_probabilities_of_a_plain_forward_pass():
         assert [one.probability for one in found] == pytest.approx(right.topk(3).values.tolist(), abs=1e-6)
         assert found[0].word == tokens.tokens([int(words[right.argmax()])])[0].strip()
     (everything,) = tool.words_for("the ___", n=10**6)
-    assert len(everything) == len(words)
-    assert sum(one.probability for one in everything) == pytest.approx(1, abs=1e-5)
+    texts = {token.strip() for token in tokens.tokens(words.tolist())}
+    assert [one.word for one in everything] == list(dict.fromkeys(one.word for one in everything))
+    assert {one.word for one in everything} == texts
 
 
 def test_at_least_one_word_must_be_asked_for():
@@ -69,7 +75,8 @@ def test_answers_have_alternatives_and_the_probabilities_of_their_words():
     tool, lines = make(MaskFiller), ["a ___ sees a ___", "no blank", ""]
     answer, *others = tool.answer_lines(lines, LineRequest(n_best=4, with_scores=True))
     one, two = tool.words_for(lines[:1], n=50)[0]
-    pairs = sorted((a.probability * b.probability, f"a {a.word} sees a {b.word}") for a in one for b in two)[::-1]
+    pairs = sorted(((a.probability * b.probability) ** 0.5, f"a {a.word} sees a {b.word}") for a in one for b in two)
+    pairs.reverse()
     assert list(answer.texts) == [text for _, text in pairs[:4]]
     assert list(answer.scores) == pytest.approx([chance for chance, _ in pairs[:4]], abs=1e-6)
     assert answer.line == answer.record["text"] == answer.texts[0] == tool.fill(lines[0])
@@ -84,5 +91,30 @@ def test_answers_have_alternatives_and_the_probabilities_of_their_words():
 
 def test_the_best_choices_of_words_are_ordered_by_their_joint_probability():
     blanks = [[BlankWord("a", 0.5), BlankWord("b", 0.25)], [BlankWord("c", 0.75)]]
-    assert best_choices(blanks, 3) == [(("a", "c"), 0.375), (("b", "c"), 0.1875)]
+    assert [words for words, _ in best_choices(blanks, 3)] == [("a", "c"), ("b", "c")]
+    assert [mean for _, mean in best_choices(blanks, 3)] == pytest.approx([0.375**0.5, 0.1875**0.5])
     assert best_choices([], 3) == [((), 1.0)]
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.lists(st.integers(1, 10**6), min_size=1, max_size=5, unique=True), min_size=1, max_size=4),
+    st.integers(1, 30),
+)
+def test_the_best_choices_are_those_of_all_combinations(numbers, n):
+    blanks = [[BlankWord(str(x), x / 10**6) for x in sorted(some, reverse=True)] for some in numbers]
+    combinations = [
+        (math.prod(word.probability for word in words) ** (1 / len(blanks)), words)
+        for words in itertools.product(*blanks)
+    ]
+    right = sorted((chance for chance, _ in combinations), reverse=True)[:n]
+    found = best_choices(blanks, n)
+    assert [mean for _, mean in found] == pytest.approx(right)
+    assert len({words for words, _ in found}) == len(found)
+
+
+def test_many_blanks_with_many_choices_take_little_time_and_memory():
+    blanks = [[BlankWord(str(number), 1 / (number + 2)) for number in range(256)]] * 100
+    found = best_choices(blanks, 256)
+    assert len(found) == 256
+    assert found[0] == (("0",) * 100, pytest.approx(0.5))

@@ -99,6 +99,8 @@ def test_a_string_gives_one_answer_and_a_list_gives_a_list(kind, name, parameter
         assert one == pytest.approx(first, abs=1e-5) if isinstance(one, float) else one[0] == first[0]
     elif isinstance(one, list) and one and hasattr(one[0], "probability"):
         assert [p.label for p in one] == [p.label for p in first]
+    elif name == "words_for":
+        assert [[word.word for word in words] for words in one] == [[word.word for word in words] for words in first]
     elif name == "run" and isinstance(tool, Comparer):
         assert float(one) == pytest.approx(float(first), abs=1e-2)
     elif not (isinstance(one, str) and one.startswith("[")):  # a vector as JSON differs in its last digit

@@ -82,3 +82,15 @@ def test_options_of_models_need_one(monkeypatch, capsys, options):
         main()
     assert ended.value.code == 2
     assert "PATH is missing" in capsys.readouterr().err
+
+
+def test_a_gpu_that_cannot_be_used_is_reported(monkeypatch):
+    def broken(*_):
+        raise RuntimeError("the driver is too old\nmore lines")
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", broken)
+    monkeypatch.setattr(machine_report, "measure_rates", broken)
+    found = report_machine(measure=True)
+    assert found["gpu 0"] == "cannot be used: the driver is too old"
+    assert found["speed, gpu 0"] == found["speed, cpu"] == "not measured: the driver is too old"

@@ -123,7 +123,7 @@ def _check_outputs(out: Path | None, json: Path | None) -> None:
         if file.is_dir():
             raise UsageError(f"{flag} {file}: expected a file, but it is a folder")
         check_explanation_file(file, kind)
-    if out is not None and json is not None and out.absolute() == json.absolute():
+    if out is not None and json is not None and out.resolve() == json.resolve():
         raise UsageError(f"--out {out} and --json {json} are the same file: expected two names")
 
 

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from glassformer.checkpoint.output_folder import OutputExistsError
-from glassformer.checkpoint.safe_files import MANIFEST
 
-MODEL_FILES = (MANIFEST, "config.json")
-"""Names of files by which a model folder is recognized."""
+CONFIG, WEIGHTS = "config.json", ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "task.json")
+"""A folder with CONFIG and one of WEIGHTS is a model folder. Other folders have such a config, too."""
 START_BYTES = 4096
 """Number of bytes at the start of a file that are compared."""
 
@@ -40,12 +39,10 @@ def check_explanation_file(path: Path, kind: OutputKind, *, overwrite: bool = Fa
     This is allowed if `path` is missing, or is a file of this `kind` already. With `overwrite` it may be any regular
     file. Links, folders and devices are never replaced, and nothing is written into a model folder.
     """
-    folder = path.absolute().parent
-    found = next((name for name in MODEL_FILES if os.path.lexists(folder / name)), None)
-    if found is not None:
+    folder = next(filter(_is_model_folder, path.absolute().parents[:2]), None)  # a manifest lists files of folders, too
+    if folder is not None:
         raise OutputExistsError(
-            f"{path} is inside a model folder, as {folder / found} shows: expected a file outside of it. "
-            "Choose another folder"
+            f"{path} is inside the model folder {folder}: expected a file outside of it. Choose another folder"
         )
     try:
         mode = path.lstat().st_mode
@@ -61,3 +58,7 @@ def check_explanation_file(path: Path, kind: OutputKind, *, overwrite: bool = Fa
         start = stream.read(START_BYTES)
     if not kind.start.match(start):
         raise OutputExistsError(f"{path} exists and is not {kind.name}: it is not replaced. Choose another name")
+
+
+def _is_model_folder(folder: Path) -> bool:
+    return os.path.lexists(folder / CONFIG) and any(os.path.lexists(folder / name) for name in WEIGHTS)

@@ -1,5 +1,6 @@
 """Turn each blank (`___`) of a line into one mask token for a model, and put words into blanks. Imports no torch."""
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -79,12 +80,19 @@ def fill_in(line: str, words: Iterable[str]) -> str:
 
 
 def best_choices(blanks: Sequence[Sequence[BlankWord]], n: int) -> list[tuple[tuple[str, ...], float]]:
-    """Return the `n` most likely ways to fill all blanks, each with its words and the product of their probabilities.
+    """Return the `n` most likely ways to fill all blanks: the words of each, and the mean of their probabilities.
 
-    `blanks` has the most likely words of each blank, at least `n` of them, best first.
+    The mean is geometric, so that it does not shrink with the number of blanks. `blanks` has the most likely words of
+    each blank, best first, and at least `n` of them if there are as many.
     """
-    found: list[tuple[tuple[str, ...], float]] = [((), 1.0)]
+    found: list[tuple[tuple[str, ...], float]] = [((), 0.0)]  # with the sum of the logarithms
     for words in blanks:
-        longer = [((*before, word), p * probability) for before, p in found for word, probability in words]
+        logs = [math.log(word.probability) if word.probability else -math.inf for word in words]
+        # Of the best ways so far and the best words, only pairs with (i + 1) (j + 1) <= n can be among the n best.
+        longer = [
+            ((*before, word.word), total + log)
+            for i, (before, total) in enumerate(found)
+            for word, log in zip(words[: n // (i + 1)], logs, strict=False)
+        ]
         found = sorted(longer, key=lambda choice: -choice[1])[:n]
-    return found
+    return [(words, math.exp(total / max(len(blanks), 1))) for words, total in found]

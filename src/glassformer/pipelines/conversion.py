@@ -1,6 +1,7 @@
 """Convert a model to the format of another library, or to Glassformer's own. `agreement.py` verifies the result."""
 
 import json
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -178,7 +179,7 @@ def _check_choices(path: object, out: object, to: object, numbers: object) -> No
     """Raise ValueError unless `to` is a format and `numbers` a number format of GGUF files."""
     formats = get_args(Format)
     if to not in formats:
-        is_path = isinstance(to, Path) or (isinstance(to, str) and (not to.isidentifier() or Path(to).exists()))
+        is_path = isinstance(to, Path) or (isinstance(to, str) and (not to.isidentifier() or os.path.exists(to)))
         is_swapped = is_path or path in formats or out in formats
         order = "; the order of the arguments is convert(path, out, to)" if is_swapped else ""
         raise ValueError(f"to={shown(to)}: expected one of {', '.join(formats)}{order}")

@@ -22,7 +22,7 @@ from glassformer.pipelines.blanks import (
     texts_of,
     without_blanks,
 )
-from glassformer.pipelines.encoder_pipeline import EncoderPipeline, Reader, read_batch
+from glassformer.pipelines.encoder_pipeline import EncoderPipeline, Reader
 from glassformer.pipelines.pipeline import (
     READING_BATCH_TOKENS,
     LineAnswer,
@@ -83,7 +83,7 @@ class MaskFiller(EncoderPipeline[PlainText]):
     def words_for(self, lines: str | ManyTexts, *, n: int = 5) -> list[list[BlankWord]] | list[list[list[BlankWord]]]:
         """Return the `n` most likely words for each blank of each line, with their probabilities, the best ones first.
 
-        One string gives the words of its blanks. The probabilities of all words of the vocabulary sum to 1. Blanks
+        One string gives the words of its blanks. The probabilities of all tokens of the vocabulary sum to 1. Blanks
         beyond the model's limit have no words; such lines are counted in `n_truncated`.
         """
         if n < 1:
@@ -103,31 +103,42 @@ class MaskFiller(EncoderPipeline[PlainText]):
             rows.append(Encoded(ids, read.spans[:length], read.token_types[:length], read.sources[:length]))
         self.count_truncated(n_cut, len(lines))
         known = words_of(self.reader, self.model)
-        n = min(n, len(known))
+        wanted = min(2 * n + SHOWN_WORDS, len(known))  # more than n, because several tokens may be the same word
 
         def likeliest(model: nn.Module, batch: LabeledBatch) -> Tensor:
-            """Return n token ids and n probabilities for each token, (B, T, 2 n)."""
+            """Return token ids and probabilities for the masked tokens of each text: (B, most masks, 2 wanted)."""
+            assert isinstance(model, EncoderModel)
             ids = torch.from_numpy(known).to(batch.tokens.device)
-            logits = read_batch(model, batch)[:, :, ids].float()
-            best = logits.topk(n)
+            is_masked = batch.tokens == mask
+            types = batch.token_types if model.config.token_types else None
+            hidden = model.encode(batch.tokens, batch.mask, token_types=types)[is_masked]  # (M, C)
+            logits = model.apply_head(hidden[None])[0][:, ids].float()
+            best = logits.topk(wanted)
+            found = torch.zeros(len(batch.tokens), int(is_masked.sum(1).max()), 2 * wanted, device=logits.device)
+            order = is_masked.cumsum(1)[is_masked] - 1  # the number of each masked token in its text
             # float32 holds ids up to 2**24 exactly.
-            return torch.cat([ids[best.indices].float(), best.values.sub(logits.logsumexp(-1, True)).exp()], -1)
+            numbers = torch.cat([ids[best.indices].float(), best.values.sub(logits.logsumexp(-1, True)).exp()], -1)
+            found[is_masked.nonzero()[:, 0], order] = numbers
+            return found
 
         return [
-            [self._as_words(answer[place]) for place in blanks]
+            [self._as_words(answer[number], n) for number in range(len(blanks))]
             for blanks, answer in zip(asked, self.answers(rows, ask=likeliest), strict=True)
         ]
 
-    def _as_words(self, found: Tensor) -> list[BlankWord]:
+    def _as_words(self, found: Tensor, n: int) -> list[BlankWord]:
+        """Return the n best words. Of tokens that differ in the spaces around a word, the best one counts."""
         ids, probabilities = found.view(2, -1).tolist()
-        words = self.reader.tokenizer.tokens(map(int, ids))
-        return [BlankWord(word.strip(), chance) for word, chance in zip(words, probabilities, strict=True)]
+        words: dict[str, float] = {}
+        for word, probability in zip(self.reader.tokenizer.tokens(map(int, ids)), probabilities, strict=True):
+            words.setdefault(word.strip(), probability)
+        return [BlankWord(word, probability) for word, probability in words.items()][:n]
 
     @override
     def answer_lines(self, lines: Sequence[str], request: LineRequest) -> list[LineAnswer]:
         """Return each line with its blanks (`___`) filled in. A line without blanks is returned unchanged.
 
-        The score of a filled line is the product of the probabilities of its words.
+        The score of a filled line is the geometric mean of the probabilities of its words.
         """
         n = max(request.n_best or 1, SHOWN_WORDS if request.with_scores else 1)
         found = iter(self._words_for([line for line in lines if BLANK in line], n))

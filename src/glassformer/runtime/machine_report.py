@@ -99,8 +99,11 @@ def _cpp_kernels() -> str:
 
 
 def _describe_gpu(device: torch.device) -> str:
-    about = torch.cuda.get_device_properties(device)
-    major, minor = torch.cuda.get_device_capability(device)
+    try:
+        about = torch.cuda.get_device_properties(device)
+    except (RuntimeError, AssertionError) as error:  # such as a driver that is too old for this torch
+        return f"cannot be used: {_first_line(error)}"
+    major, minor = about.major, about.minor
     kernels = "Triton kernels" if has_triton_kernels(device) else "no Triton kernels, torch's own are used"
     return f"{about.name}, {about.total_memory / 2**30:.0f} GiB, compute capability {major}.{minor}, {kernels}"
 
@@ -112,8 +115,15 @@ def _cache() -> str:
         return f"none: {error}"
 
 
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 def _describe_speed(device: torch.device) -> str:
     names = {torch.float32: "float32"} | ({torch.bfloat16: "bfloat16"} if device.type == "cuda" else {})
-    rates = {name: measure_rates(device, dtype) for dtype, name in names.items()}
+    try:
+        rates = {name: measure_rates(device, dtype) for dtype, name in names.items()}
+    except (RuntimeError, AssertionError) as error:  # such as too little free memory
+        return f"not measured: {_first_line(error)}"
     products = ", ".join(f"{rate.flops / 1e9:,.0f} GFLOP/s in {name}" for name, rate in rates.items())
     return f"{products}; memory {max(rate.bytes_read for rate in rates.values()) / 1e9:,.0f} GB/s"

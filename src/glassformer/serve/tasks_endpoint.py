@@ -102,7 +102,8 @@ async def _answer_in_jobs(
 
     Jobs of one kind are joined. Those of a pipeline with other languages than the model's are joined with none.
     """
-    kind: Hashable = ("task", model.name, request.n_best) if pipeline is model.pipeline else object()
+    wanted = request.n_best, request.with_scores
+    kind: Hashable = ("task", model.name, *wanted) if pipeline is model.pipeline else object()
     jobs = [
         server.compute.answer(
             kind, lines[begin : begin + TEXTS_PER_JOB], lambda texts: pipeline.answer_lines(texts, request)
@@ -128,7 +129,7 @@ def _check_fields(body: TaskRequest, model: ServedModel) -> None:
     """Raise an ApiError for a setting that has no effect on the model."""
     given = [field for field in WRITING_FIELDS if getattr(body, field) is not None]
     if model.lane is None:
-        if given or body.scores:
+        if given or (body.scores and not isinstance(model.pipeline, MaskFiller)):
             field = (given or ["scores"])[0]
             raise ApiError(400, f"{field} has no effect: {model.name} ({model.kind}) writes no text", param=field)
         if body.n_best is not None and not isinstance(model.pipeline, Classifier | MaskFiller):

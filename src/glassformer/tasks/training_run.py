@@ -177,7 +177,8 @@ def train_run(
         )
         journal.say(compare(estimate, truth))
         made, is_complete = trainer.state.update, trainer.state.update >= trainer.plan.end
-        if config.minutes and is_complete and made < min(FEW_UPDATES, config.max_updates or FEW_UPDATES):
+        is_new = config.minutes and not state.update
+        if is_new and is_complete and made < min(FEW_UPDATES, config.max_updates or FEW_UPDATES):
             journal.say(
                 f"only {counted(made, 'updates')} fitted into --minutes {config.minutes:g}, so the model has learned "
                 f"little: {rough_duration(starting)} passed before the first update. Give it more minutes, or updates "

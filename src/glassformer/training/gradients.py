@@ -207,6 +207,8 @@ class GraphedGradients(Gradients[Batch]):
         replaces = self.copy is not None and self._is_empty
         key = (replaces, *((x.shape, x.dtype) for x in batch))
         if key not in self._recordings and not self.is_off and len(self._recordings) < MAX_GRAPHS:
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)  # recording waits for the last update, whose time is its own
             began = time.perf_counter()
             self._try_to_record(key, batch)
             self.recording_seconds += time.perf_counter() - began

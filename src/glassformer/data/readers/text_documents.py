@@ -157,7 +157,7 @@ class DocumentReader:
     def _lines(self, path: Path, span: Span | None) -> Iterator[Line]:
         """Yield the lines of a file with their ends; none of a file in another format, which is a bad document."""
         try:
-            yield from read_lines(path, keep_ends=True, span=span)
+            yield from read_lines(path, keep_ends=True, span=span, is_document=True)
         except BadUtf8Error as error:
             self._refuse(error.where, error.problem, error.expected)
 

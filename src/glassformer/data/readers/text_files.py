@@ -1,8 +1,9 @@
 """Open and decode text files: UTF-8, plain or gzip. All data readers use this module.
 
 A byte-order mark at the start is dropped. Lines end with LF or CRLF. A line with bytes that are not UTF-8 is marked
-with a problem. A damaged .gz is an error that names the line where reading failed. A file in UTF-16, with lines that
-end in CR only, or compressed by another program, is an error as a whole: some of its lines could be valid UTF-8.
+with a problem. A damaged .gz is an error that names the line where reading failed. A file in UTF-16, or compressed by
+another program, is an error as a whole: some of its lines could happen to be valid UTF-8. So is a file of lines that
+end in CR only, which would be one line.
 """
 
 import gzip
@@ -84,10 +85,17 @@ def bad_record(where: str, problem: str, unit: str = "records") -> BadRecordErro
     return BadRecordError(f"{where}: {problem}{expected} (on_bad='skip', or --on-bad skip, skips such {unit})")
 
 
-def read_lines(path: Path, *, keep_ends: bool = False, span: Span | None = None) -> Iterator[Line]:
-    """Yield each line of a file, or of a span of it, without the line break unless `keep_ends`."""
+def read_lines(
+    path: Path, *, keep_ends: bool = False, span: Span | None = None, is_document: bool = False
+) -> Iterator[Line]:
+    """Yield each line of a file, or of a span of it, without the line break unless `keep_ends`.
+
+    A file whose lines end in CR only raises BadUtf8Error, unless its lines are joined to one document.
+    """
     name = str(path)
     for number, raw in enumerate(read_raw_lines(path, span), start=1 if span is None else span.line):
+        if number == 1 and not is_document:
+            _check_line_ends(raw, f"{name}:1")
         if not keep_ends:
             raw = raw.removesuffix(b"\n").removesuffix(b"\r")
         yield decode_line(raw, f"{name}:{number}")
@@ -114,7 +122,7 @@ def read_text(path: Path) -> str:
 
 
 def check_first_line(raw: bytes, where: str) -> None:
-    """Raise BadUtf8Error if a file with this first line is compressed, in UTF-16, of NUL bytes, or has CR line ends."""
+    """Raise BadUtf8Error if a file with this first line is compressed, in UTF-16, or of NUL bytes."""
     found = next((kind for start, kind in COMPRESSED.items() if raw.startswith(start)), "")
     if re.match(rb"BZh[1-9]1AY&SY", raw):
         found = "compressed by bzip2"
@@ -127,6 +135,10 @@ def check_first_line(raw: bytes, where: str) -> None:
     is_half_empty = is_whole and not (any(raw[:64:2]) and any(raw[1:64:2]))
     if is_half_empty or raw.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise BadUtf8Error(where, "the file is in UTF-16", ": expected UTF-8; iconv -f UTF-16 -t UTF-8 converts it")
+
+
+def _check_line_ends(raw: bytes, where: str) -> None:
+    """Raise BadUtf8Error if a file with this first line has several lines that end in CR only."""
     if not raw.endswith(b"\n") and b"\r" in raw.rstrip(b"\r"):  # the whole file is one line
         expected = ": expected LF or CRLF; tr '\\r' '\\n' < FILE > NEW-FILE converts it"
         raise BadUtf8Error(where, "the lines of the file end in CR only, as on old Macs", expected)
