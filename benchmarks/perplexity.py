@@ -11,17 +11,18 @@ import argparse
 import gzip
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import glassformer as gf
 from glassformer.bench.result_file import check_new, markdown_table, write_result
 from glassformer.decoding.scoring import score_long_texts
 from glassformer.metrics.perplexity import score_perplexity
 from glassformer.pipelines.generator import Generator
-from glassformer.runtime.prepare_model import Quantization
 
+Weights = Literal["none", "float32", "int8", "int4"]
+"""How the weights are computed with: as `load` does by itself, all converted to float32, or quantized."""
 COLUMNS = ["weights", "perplexity", "more than as stored", "target"]
-TARGETS = {"int8": "+0.5 % at most", "int4": "+4 % at most"}
+TARGETS = {"float32": "0.1 % at most", "int8": "+0.5 % at most", "int4": "+4 % at most"}
 BATCH_TOKENS = 2048
 """Tokens of a batch. Its logits have one number for each token of a large vocabulary."""
 
@@ -39,12 +40,13 @@ def read_text(path: Path) -> str:
     return (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
 
 
-def measure(path: Path, text: str, quantize: Quantization, *, tokens: int, context: int, stride: int) -> ScoredText:
+def measure(path: Path, text: str, weights: Weights, *, tokens: int, context: int, stride: int) -> ScoredText:
     """Load a decoder on the CPU and score the first tokens of a text, `tokens` of them after the first one.
 
     A window is at most as long as the model can read, and `stride` at most as long as a window.
     """
-    pipeline = gf.load(path, device="cpu", quantize=quantize)
+    options: dict[str, Any] = {"dtype": "float32"} if weights == "float32" else {"quantize": weights}
+    pipeline = gf.load(path, device="cpu", **options)
     if not isinstance(pipeline, Generator):
         raise ValueError(f"{path} holds a {type(pipeline).__name__}: expected a decoder, which continues texts")
     ids = pipeline.read(text)[: tokens + 1]
@@ -56,14 +58,15 @@ def measure(path: Path, text: str, quantize: Quantization, *, tokens: int, conte
     return ScoredText(scores["perplexity"], len(ids) - 1)
 
 
-def table_rows(found: Sequence[tuple[Quantization, ScoredText]]) -> list[list[str | float]]:
+def table_rows(found: Sequence[tuple[Weights, ScoredText]]) -> list[list[str | float]]:
     """Return a row for each way to store the weights, compared with the perplexity of the weights as stored."""
     stored = dict(found).get("none")
     rows: list[list[str | float]] = []
-    for quantize, scored in found:
-        name = "as stored" if quantize == "none" else quantize
-        more = "" if stored is None or quantize == "none" else f"{scored.perplexity / stored.perplexity - 1:+.2%}"
-        rows.append([name, f"{scored.perplexity:.3f}", more.replace("%", " %"), TARGETS.get(quantize, "")])
+    names = {"none": "as stored", "float32": "dequantized to float32"}
+    for weights, scored in found:
+        more = "" if stored is None or weights == "none" else f"{scored.perplexity / stored.perplexity - 1:+.2%}"
+        row = [names.get(weights, weights), f"{scored.perplexity:.3f}", more.replace("%", " %")]
+        rows.append([*row, TARGETS.get(weights, "")])
     return rows
 
 
@@ -75,7 +78,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=20_000, help="tokens to predict, from the beginning of the text")
     parser.add_argument("--context", type=int, default=512, help="tokens of a window, if the model can read as many")
     parser.add_argument("--stride", type=int, default=256, help="tokens between two windows; fewer take longer")
-    parser.add_argument("--quantize", nargs="+", choices=get_args(Quantization), default=list(get_args(Quantization)))
+    parser.add_argument("--quantize", nargs="+", choices=get_args(Weights), default=["none", "int8", "int4"])
     parser.add_argument("--out", type=Path, help="new file of results")
     options = parser.parse_args()
     for name in ("tokens", "context", "stride"):
@@ -84,11 +87,11 @@ def main() -> None:
     if options.out is not None:
         check_new(options.out)
     text, found = read_text(options.text), []
-    for quantize in dict.fromkeys(options.quantize):
+    for weights in dict.fromkeys(options.quantize):
         sizes = {"tokens": options.tokens, "context": options.context, "stride": options.stride}
-        scored = measure(options.model, text, quantize, **sizes)
-        found.append((quantize, scored))
-        print(quantize, *scored, sep="\t", flush=True)
+        scored = measure(options.model, text, weights, **sizes)
+        found.append((weights, scored))
+        print(weights, *scored, sep="\t", flush=True)
     rows = table_rows(found)
     print(markdown_table(COLUMNS, rows))
     if options.out is not None:
