@@ -67,6 +67,9 @@ def test_blanks_have_alternatives_with_probabilities(server):
     assert [entry["text"].endswith(" cat") for entry in one["n_best"]] == [True, True]
     ((first, *_),) = one["blanks"]
     assert first["probability"] == one["n_best"][0]["score"]
+    (scored,) = run(server, "filler", input="the ___ cat", scores=True)["results"]
+    assert scored["blanks"][0][0]["word"] == first["word"]
+    assert "blanks" not in run(server, "filler", input="the ___ cat")["results"][0]
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,8 @@ from glassformer.models.costs import shapes_by_name
 from glassformer.models.factory import build_on_meta
 
 STORED = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+LEAST_GIVEN_BACK = 16 << 20
+"""`fill_parameters` returns freed memory to the system after it has filled this many bytes more, or a tenth more."""
 
 WhenFilled = Callable[[nn.Module], None]
 """A function that is called with each module of a model as soon as all parameters in it have been read."""
@@ -120,10 +122,6 @@ def load_parameters(model: nn.Module, tensors: Mapping[str, Tensor], where: str)
     with torch.no_grad():
         for name, parameter in own.items():
             parameter.copy_(tensors[name])
-
-
-LEAST_GIVEN_BACK = 16 << 20
-"""`fill_parameters` returns freed memory to the system after it has filled this many bytes more, or a tenth more."""
 
 
 def fill_parameters(

@@ -1,7 +1,7 @@
 """`glassformer info`: describe a model, or this machine. Imports torch only for `--runtime` and for the machine."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -59,7 +59,10 @@ def info(
         if not runtime and value not in ("auto", "none"):
             raise UsageError(f"--{name} {value} has no effect without --runtime: add --runtime, or leave it out")
     if path is None:
-        _info_of_machine(as_json=json, measure=runtime, options=[*asked.values(), *["allow_pickle"] * allow_pickle])
+        if allow_pickle or set(asked.values()) - {"auto", "none"}:
+            flags = "--device, --dtype, --quantize, --compile and --allow-pickle"
+            raise UsageError(f"PATH is missing: expected a model, because {flags} say how to read and compute one")
+        _info_of_machine(as_json=json, measure=runtime)
         return
     found = describe(path, allow_pickle=allow_pickle)
     if runtime:
@@ -71,12 +74,7 @@ def info(
         print(line)
 
 
-def _info_of_machine(*, as_json: bool, measure: bool, options: Sequence[str]) -> None:
-    """Print what Glassformer uses on this machine. `options` are the values of those that need a model."""
-    if set(options) - {"auto", "none"}:
-        raise UsageError(
-            "PATH is missing: the options --device, --dtype, --quantize, --compile and --allow-pickle need a model"
-        )
+def _info_of_machine(*, as_json: bool, measure: bool) -> None:
     from glassformer.runtime.machine_report import report_machine
 
     found = report_machine(measure=measure)

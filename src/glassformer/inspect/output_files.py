@@ -6,10 +6,11 @@ import stat
 from pathlib import Path
 from typing import NamedTuple
 
+from glassformer.checkpoint.layout import CONFIG
 from glassformer.checkpoint.output_folder import OutputExistsError
 
-CONFIG, WEIGHTS = "config.json", ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "task.json")
-"""A folder with CONFIG and one of WEIGHTS is a model folder. Other folders have such a config, too."""
+MODEL_FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "task.json")
+"""A folder with a config.json and one of these is a model folder. Many other folders have a config.json, too."""
 START_BYTES = 4096
 """Number of bytes at the start of a file that are compared."""
 
@@ -61,4 +62,4 @@ def check_explanation_file(path: Path, kind: OutputKind, *, overwrite: bool = Fa
 
 
 def _is_model_folder(folder: Path) -> bool:
-    return os.path.lexists(folder / CONFIG) and any(os.path.lexists(folder / name) for name in WEIGHTS)
+    return os.path.lexists(folder / CONFIG) and any(os.path.lexists(folder / name) for name in MODEL_FILES)

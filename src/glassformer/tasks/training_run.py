@@ -176,15 +176,19 @@ def train_run(
             seconds=trainer.state.seconds,
         )
         journal.say(compare(estimate, truth))
-        made, is_complete = trainer.state.update, trainer.state.update >= trainer.plan.end
-        is_new = config.minutes and not state.update
-        if is_new and is_complete and made < min(FEW_UPDATES, config.max_updates or FEW_UPDATES):
-            journal.say(
-                f"only {counted(made, 'updates')} fitted into --minutes {config.minutes:g}, so the model has learned "
-                f"little: {rough_duration(starting)} passed before the first update. Give it more minutes, or updates "
-                "of fewer tokens (--max-tokens)"
-            )
+        if config.minutes and not state.update and trainer.state.update >= trainer.plan.end:
+            _tell_few_updates(journal, config, trainer.state.update, starting)
     return trainer.state
+
+
+def _tell_few_updates(journal: Journal, config: TrainConfig, made: int, starting: float) -> None:
+    """Print a line if the time had room for few updates. `starting` is how many seconds passed before the first."""
+    if made < min(FEW_UPDATES, config.max_updates or FEW_UPDATES):
+        journal.say(
+            f"only {counted(made, 'updates')} fitted into --minutes {config.minutes:g}, so the model has learned "
+            f"little: {rough_duration(starting)} passed before the first update. Give it more minutes, or updates of "
+            "fewer tokens (--max-tokens)"
+        )
 
 
 def _tell_plan(journal: Journal, plan: Plan, config: TrainConfig, state: TrainState) -> None:
