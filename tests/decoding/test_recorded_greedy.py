@@ -18,9 +18,9 @@ def asked_runners(monkeypatch):
     """Launch several greedy steps before reading results, as on a GPU; return the runners that were asked."""
     asked = []
 
-    def watched(runner, tokens):
+    def watched(runner):
         asked.append(runner)
-        return greedy_runner_for(runner, tokens) if type(runner) is RecordedStepRunner else None
+        return greedy_runner_for(runner) if type(runner) is RecordedStepRunner else None
 
     monkeypatch.setattr("glassformer.decoding.step_loop.greedy_runner_for", watched)
     monkeypatch.setattr(RecordedStepRunner, "can_chain_steps", property(lambda runner: runner._in_order))
@@ -83,13 +83,13 @@ def test_steps_are_not_chained_after_rows_have_moved(monkeypatch):
     tokens = torch.tensor([[5], [6]])
     with open_runner(model, ExpectedWork(rows=2, capacity=8)) as runner:
         runner.step(tokens)
-        assert greedy_runner_for(runner, tokens) is None, "it saves no time on a CPU"
+        assert greedy_runner_for(runner) is None, "it saves no time on a CPU"
         monkeypatch.setattr(RecordedStepRunner, "device", torch.device("cuda"))
-        assert isinstance(greedy_runner_for(runner, tokens), GreedyRunner)
+        assert isinstance(greedy_runner_for(runner), GreedyRunner)
         monkeypatch.undo()
         runner.keep([1])
         monkeypatch.setattr(RecordedStepRunner, "device", torch.device("cuda"))
-        assert greedy_runner_for(runner, tokens[1:]) is None
+        assert greedy_runner_for(runner) is None
 
 
 def test_a_stream_has_the_tokens_before_an_error(asked_runners):

@@ -130,7 +130,9 @@ def open_batch(
         max_new = [limit_new_tokens(model, len(given), config.max_new_tokens) for given in batch]
         work = replace(work, capacity=tokens.shape[1] + max(max_new))
     else:
-        max_new = [limit_new_tokens(model, 1, limit_by_source(config, len(source))) for source in batch]
+        longest = {length: limit_by_source(config, length) for length in set(map(len, batch))}
+        allowed = {length: limit_new_tokens(model, 1, most) for length, most in longest.items()}
+        max_new = [allowed[len(source)] for source in batch]
         work = replace(work, capacity=max(max_new), source=tokens, source_mask=mask)
         tokens, mask = torch.full((len(batch), 1), begin or 0, device=device), None
         model.target_embeddings.check("target", tokens)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from glassformer.decoding.beam import BeamSearch, Hypothesis
+from glassformer.decoding.bias_buffer import BiasBuffer
 from glassformer.decoding.generation_config import GenerationConfig
 from glassformer.decoding.rules import NAN_LOGITS, Rules
 from glassformer.decoding.sampling import NEG_INF
@@ -50,14 +51,14 @@ def search_recorded(
     recording, rules = runner.recording, _rules(runner, config, end)
     key = "beam", config.num_beams, config.length_penalty, config.early_stopping, end, scores.dtype
     search = recording.cached(key, lambda: RecordedSearch(recording, config, end, scores.dtype))
-    search.bias.copy_(rules.bias_after(0))
+    search.bias.set(rules, 0)
     search.start(scores, max_new)
     launched, most, pending = 1, max(max_new), deque([search.read_state()])
     forced = config.forced_token(most - 1)
     most -= forced is not None  # the last token needs no step of the model
     while launched < most and not (len(pending) > 1 and _is_over(pending.popleft())):
         if launched <= rules.min_new_tokens:
-            search.bias.copy_(rules.bias_after(launched))
+            search.bias.set(rules, launched)
         until = min(rules.min_new_tokens, most) if launched < rules.min_new_tokens else most
         steps = min(MAX_STEPS_AHEAD, until - launched)
         search.run(steps)
@@ -96,9 +97,10 @@ class RecordedSearch:
         names = STATE if device.type == "cuda" else (*STATE, "by_rank")
         self._places = {name: getattr(self._search, name) for name in names}
         self._cache = recording.cache  # not the recording, which holds this object
-        self.bias = torch.zeros(recording.vocab_size, device=device)
-        """(V,), added to the log-probabilities of the next token."""
-        self._step = recording.record(_Step(recording, self._search, self._places, self.bias), *self._places.values())
+        self.bias = BiasBuffer(recording.vocab_size, device)
+        """What is added to the log-probabilities of the next token."""
+        step = _Step(recording, self._search, self._places, self.bias.numbers)
+        self._step = recording.record(step, *self._places.values())
 
     def start(self, scores: Tensor, max_new: Sequence[int]) -> None:
         """Reset the buffers and make the first step of a new search, from the logits (N, V) after the prompts.
@@ -126,7 +128,7 @@ class RecordedSearch:
         if isinstance(self._step, CudaGraph) and max(max_new) > 1:
             self._step.prepare()
         search.limits.zero_()[:n] = upload(max_new, scores.device)
-        search.extend(whole, self.bias)
+        search.extend(whole, self.bias.numbers)
         _store_state(search, places)
 
     def run(self, steps: int) -> None:
@@ -138,9 +140,10 @@ class RecordedSearch:
 
     def force(self, token: int) -> None:
         """Extend every hypothesis by `token`, with a log-probability of 0."""
-        scores = torch.full((len(self._places["parents"]), len(self.bias)), NEG_INF, device=self.bias.device)
+        bias, dtype = torch.zeros_like(self.bias.numbers), self._places["alive"].dtype
+        scores = torch.full((len(self._places["parents"]), len(bias)), NEG_INF, dtype=dtype, device=bias.device)
         scores[:, token] = 0.0
-        self._search.extend(scores.to(self._places["alive"].dtype), torch.zeros_like(self.bias))
+        self._search.extend(scores, bias)
         _store_state(self._search, self._places)
 
     def read_state(self) -> AsyncReadback:

@@ -9,6 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from glassformer.decoding.bias_buffer import BiasBuffer
 from glassformer.kernels.kernel_set import KernelSet
 from glassformer.runtime.recorded_steps import MAX_STEPS_AHEAD, RecordedStepRunner, Recording
 from glassformer.runtime.step_runner import StepRunner
@@ -22,8 +23,9 @@ class GreedyRunner:
 
     def __init__(self, recording: Recording):
         device = recording.tokens.device
-        self.bias = torch.zeros(recording.vocab_size, device=device)
-        """(V,), added to the logits before the best token is chosen."""
+        self.bias = BiasBuffer(recording.vocab_size, device)
+        """What is added to the logits before the best token is chosen."""
+        self._kernels, self._tokens = recording.kernels, recording.tokens
         self._results = torch.zeros(MAX_STEPS_AHEAD, 2, recording.shape.rows, device=device)
         self._cache = recording.cache  # not the recording, which holds this object
         self._first = torch.zeros(1, dtype=torch.long, device=device)
@@ -33,12 +35,22 @@ class GreedyRunner:
             recording.kernels,
             recording.narrow_score,
             recording.tokens,
-            self.bias,
+            self.bias.numbers,
             self._cache.position,
             self._first,
             self._results,
         )
         self._step = recording.record(step)
+
+    def start(self, scores: Tensor) -> Tensor:
+        """Choose the first tokens from the logits (N, V) after the prompts, and return the results, (1, 2, N).
+
+        The next step continues from these tokens. The results are those of `run`.
+        """
+        n = len(scores)
+        results = self._results[:1, :, :n]
+        self._kernels.choose_token(scores, self.bias.numbers, self._tokens[:n], self._first, self._first, results)
+        return results
 
     def run(self, steps: int) -> Tensor:
         """Launch `steps` steps and return their results, (steps, 2, rows), which are valid until the next call.
@@ -53,12 +65,11 @@ class GreedyRunner:
         return self._results[:steps]
 
 
-def greedy_runner_for(runner: StepRunner, tokens: Tensor) -> GreedyRunner | None:
-    """Return a `GreedyRunner` that continues from `tokens` (N, 1), or None if the runner cannot chain steps."""
+def greedy_runner_for(runner: StepRunner) -> GreedyRunner | None:
+    """Return a `GreedyRunner` that makes the next steps of a runner, or None if that cannot chain steps."""
     if not isinstance(runner, RecordedStepRunner) or not runner.can_chain_steps:
         return None
     recording = runner.recording
-    recording.tokens[: len(tokens)] = tokens
     return recording.cached("greedy", lambda: GreedyRunner(recording))
 
 

@@ -47,15 +47,14 @@ class Rules:
         self.vocab_size = vocab_size
         self._objects = list({id(request): request for request in self.requests}.values())
         """Each request once: often all rows of a batch have the same one."""
-        self._distinct = list({_rules_of(request): request for request in self._objects}.values())
-        """The requests whose rules differ, each once."""
-        for request in self._distinct:
+        self._distinct = {_rules_of(request): request for request in self._objects}
+        """The requests whose rules differ, each once, by their rules."""
+        for request in self._distinct.values():
             check_token_ids(request, vocab_size)
         self._repetition = self._numbers("repetition_penalty", 1.0)
         self._presence = self._numbers("presence_penalty", 0.0)
         self._frequency = self._numbers("frequency_penalty", 0.0)
         self._min_new_tokens = [request.min_new_tokens for request in self.requests]
-        self._bias = self._make_bias()
         sizes = {request.no_repeat_ngram_size for request in self._objects} - {0}
         self._ngrams = {
             size: torch.tensor([request.no_repeat_ngram_size == size for request in self.requests], device=self.device)
@@ -98,6 +97,10 @@ class Rules:
         Read it only if `are_a_bias` is True: otherwise each row may have its own number, and this is the first row's.
         """
         return self._min_new_tokens[0]
+
+    def bias_key(self, n_written: int) -> Hashable:
+        """Return what `bias_after` depends on. Equal keys of any two `Rules` of one model mean equal biases."""
+        return *self._distinct, self.end, n_written < self.min_new_tokens
 
     def bias_after(self, n_written: int) -> Tensor:
         """Return the bias (V,) that the rules add to the logits of every row after `n_written` new tokens.
@@ -204,7 +207,9 @@ class Rules:
             return None
         return torch.tensor([getattr(request, name) for request in self.requests], device=self.device)
 
-    def _make_bias(self) -> Tensor | None:
+    @cached_property
+    def _bias(self) -> Tensor | None:
+        """The biases of all rows, (N, V), or (1, V) if they are equal. None if there are none."""
         if not any(request.logit_bias or request.suppress_tokens or request.bad_words_ids for request in self._objects):
             return None
         # Rows of one request share one row of the bias, and all entries are copied to the device at once.

@@ -309,11 +309,12 @@ def run_sequences(runner: StepRunner, rows: Sequence[SequenceState], scores: Ten
         if chooser is None:
             vocab_size, kernels = runner.model.config.vocab_size, runner.cache.kernels
             chooser = TokenChooser(live, end=end, vocab_size=vocab_size, device=runner.device, kernels=kernels)
-        chooser.start(runner.step(tokens) if ahead is None else ahead)
-        greedy = greedy_runner_for(runner, chooser.tokens[:, None]) if chooser.is_greedy else None
+        scores = runner.step(tokens) if ahead is None else ahead
+        greedy = greedy_runner_for(runner) if chooser.is_greedy else None
         if greedy is not None:
-            yield from _run_greedy(greedy, live, chooser.rules, chooser.readback, end)
+            yield from _run_greedy(greedy, live, chooser.rules, scores, end)
             return
+        chooser.start(scores)
         # On a GPU the next step starts before the tokens of this one are read. Sequences that have ended then take one
         # step too many, whose result is not used.
         ahead, goes_on = None, any(len(row.written) + 1 < row.max_new for row in live)
@@ -347,21 +348,23 @@ def raise_errors(rows: Sequence[SequenceState]) -> None:
 
 
 def _run_greedy(
-    runner: GreedyRunner, rows: Sequence[SequenceState], rules: Rules, first: AsyncReadback, end: int
+    runner: GreedyRunner, rows: Sequence[SequenceState], rules: Rules, scores: Tensor, end: int
 ) -> Iterator[None]:
     """Run the loop of `run_sequences` with recorded greedy steps, each of which reads the previous tokens itself.
 
-    `first` holds the first token of each sequence. A few steps are launched at once, and the next few before the
-    results of these are read, so that the GPU need not wait for Python.
+    A few steps are launched at once, and the next few before the results of these are read, so that the GPU need not
+    wait for Python.
     """
-    launched, pending = len(rows[0].written) + 1, deque([first])
-    most = max(row.max_new for row in rows)
+    launched, most = len(rows[0].written), max(row.max_new for row in rows)
     live, places = list(rows), list(range(len(rows)))  # the unfinished sequences, and their rows of the batch
-    runner.bias.copy_(rules.bias_after(launched))
+    runner.bias.set(rules, launched)
+    pending = deque([AsyncReadback(runner.start(scores))])
+    launched += 1
+    runner.bias.set(rules, launched)
     while live:
         while len(pending) < 2 and launched < most:
             if launched == rules.min_new_tokens:
-                runner.bias.copy_(rules.bias_after(launched))
+                runner.bias.set(rules, launched)
             until = min(rules.min_new_tokens, most) if launched < rules.min_new_tokens else most
             steps = min(runner.max_steps, until - launched)
             pending.append(AsyncReadback(runner.run(steps)))

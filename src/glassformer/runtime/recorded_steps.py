@@ -13,7 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -308,13 +308,19 @@ class RecordedStepRunner(StepRunner):
         self.recording = recording
         if recording.reads_stale_entries:
             recording.cache.clear()
-        recording.cache.restart()
+        if source is None:  # otherwise the first step does it
+            recording.cache.restart()
         super().__init__(model, recording.cache, recording.memory, recording.memory_mask)
         if memory is not None:
             recording.set_memory(memory, memory_mask)
         self._unread = None if source is None else (source, memory_mask)
-        self._rows = torch.arange(rows, device=self.device)
+        self._n_rows = rows
         self._in_order = True  # whether the rows are 0, 1, 2, ... of the recording
+
+    @cached_property
+    def _rows(self) -> Tensor:
+        """The row of the recording that holds each row of the runner. Many batches end without asking."""
+        return torch.arange(self._n_rows, device=self.device)
 
     @property
     def can_chain_steps(self) -> bool:
