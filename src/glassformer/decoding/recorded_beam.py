@@ -98,7 +98,7 @@ class RecordedSearch:
         self._places = {name: getattr(self._search, name) for name in names}
         self._cache = recording.cache  # not the recording, which holds this object
         self.bias = BiasBuffer(recording.vocab_size, device)
-        """What is added to the log-probabilities of the next token."""
+        """A bias, added to the log-probabilities of the next token."""
         step = _Step(recording, self._search, self._places, self.bias.numbers)
         self._step = recording.record(step, *self._places.values())
 

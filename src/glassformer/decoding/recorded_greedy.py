@@ -24,7 +24,7 @@ class GreedyRunner:
     def __init__(self, recording: Recording):
         device = recording.tokens.device
         self.bias = BiasBuffer(recording.vocab_size, device)
-        """What is added to the logits before the best token is chosen."""
+        """A bias, added to the logits before the best token is chosen."""
         self._kernels, self._tokens = recording.kernels, recording.tokens
         self._results = torch.zeros(MAX_STEPS_AHEAD, 2, recording.shape.rows, device=device)
         self._cache = recording.cache  # not the recording, which holds this object
