@@ -73,6 +73,12 @@ def test_a_misspelled_task_is_refused_with_a_suggestion():
         demos(["taging"])
 
 
+def test_a_task_without_a_demo_is_no_line_for_the_demo_of_another():
+    for task in ("chat", "preference"):
+        with pytest.raises(ValueError, match=rf"{task} has no demo.*train {task} --help"):
+            demos([task])
+
+
 def test_every_task_has_a_demo_function_and_one_is_the_default():
     functions = {task: demo_function(task) for task in TASKS}
     assert DEFAULT_TASK in functions

@@ -91,6 +91,16 @@ def test_the_context_of_a_model_trained_here_stays(task, tmp_path):
     assert found["context"] == 64
 
 
+@pytest.mark.parametrize(("task", "lr"), [("language", 3e-3), ("code", 3e-3), ("classification", 1e-3)])
+def test_a_model_trained_here_is_not_trained_further_with_the_learning_rate_of_muon(task, lr, tmp_path):
+    make(LanguageModel).save(tmp_path / "m", "card")
+    config = make_config(config_named(task), {"start_from": tmp_path / "m"})
+    for given in ({}, {"train.lr": 0.02}):
+        found = choose(config, {"train.updates": 2, **given}, CorpusSize(10, 100), size="auto", began=0.0)
+        assert found["train.optimizer"] == "adamw"
+        assert found["train.lr"] == given.get("train.lr", lr)
+
+
 def test_options_of_another_architecture_are_refused_beside_from(tmp_path):
     make(LanguageModel).save(tmp_path / "m", "card")
     width = load_model(tmp_path / "m").config.d_model

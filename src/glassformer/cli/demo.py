@@ -16,13 +16,16 @@ DEFAULT_TASK = next(iter(SPECIAL_DEMOS))
 
 def demos(arguments: list[str]) -> None:
     """Run the demo that the arguments name (`[TASK] [OPTIONS]`), or print the help with the list of tasks."""
-    from glassformer.pipelines.pipeline_registry import demo_tasks
+    from glassformer.pipelines.pipeline_registry import PIPELINES, demo_tasks
 
     with_demo = demo_tasks()
     if arguments in (["-h"], ["--help"]):
         print("usage: glassformer demo [TASK] ...\n")
         print(*(f"  {name:16}{entry.about}" for name, entry in with_demo.items()), sep="\n")
         print("\nglassformer demo TASK --help shows the options of a task. Without a task, demo trains a translator:\n")
+    if arguments and arguments[0] in PIPELINES.keys() - with_demo.keys():
+        help_command = f"glassformer train {arguments[0]} --help"
+        raise UsageError(f"{arguments[0]} has no demo, because it needs a pretrained model: see {help_command}")
     near = nearest(arguments[0], with_demo, cutoff=0.75) if arguments else None
     if near and arguments[0] not in with_demo:  # a typo must not start the four-minute default demo
         raise UsageError(f"{arguments[0]!r} is not a task: did you mean {near!r}?")

@@ -172,25 +172,26 @@ def task_help(task: str, everything: bool) -> str:
     from glassformer.tasks.configs.task_options import SHOWN_FIRST
     from glassformer.tasks.task_registry import TASKS, config_named
 
-    options, own = options_of(config_named(task)), run_options()
-    first_options = config_named(task).FIRST_OPTIONS
-    minutes = default_minutes(config_named(task), {})
+    kind = config_named(task)
+    options, own = options_of(kind), run_options()
+    minutes = default_minutes(kind, {})
     options["minutes"] = replace(
         options["minutes"], about=f"{options['minutes'].about} (default: {minutes:g}, unless --updates is given)"
     )
-    files = [option for option in options.values() if option.name in first_options[:2]]
+    files = [option for option in options.values() if option.name in kind.FIRST_OPTIONS[:2]]
     named = " ".join(f"{option.flag} PATH ..." for option in files if option.name != "valid")
+    named = f"--from MODEL {named}" if kind.NEEDS_MODEL else named
     usage = f"glassformer train {task} {named} --out FOLDER [OPTIONS]"
     about = f"Train {TASKS[task].about}. It can be stopped at any time; run the same command again to resume."
     if everything:
         ordered = sorted([*own.values(), *options.values()], key=lambda option: _SECTION_ORDER.index(_top(option)))
         return help_text(usage, about, ordered)
-    shown = [own["out"], *(options[name] for name in (*first_options, *SHOWN_FIRST))]
-    shown += [own[name] for name in ("size", "recipe", "continue")]
+    shown = [own["out"], *(options[name] for name in (*kind.FIRST_OPTIONS, *SHOWN_FIRST))]
+    shown += [own[name] for name in (*(() if kind.NEEDS_MODEL else ("size",)), "recipe", "continue")]
     more = f"glassformer train {task} {HELP_ALL} lists all {len(options) + len(own)} options."
-    if "corpus" in options:
-        names = options["corpus"].about.partition("instead of files: ")[2]
-        more = f"--corpus NAME trains on a built-in corpus instead of files: {names} {more}"
+    names = options["corpus"].about.partition("instead of files: ")[2] if "corpus" in options else ""
+    if names:
+        more = f"--corpus NAME trains on a named corpus instead of files: {names} {more}"
     return help_text(usage, about, [replace(option, section="Options") for option in shown], more)
 
 

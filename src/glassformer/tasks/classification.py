@@ -45,7 +45,7 @@ class LabeledData(FileData[LabeledExample]):
     multi_label: bool = False
     """Allow any number of labels per text: a list in .jsonl, separated by commas in .tsv and .csv."""
     corpus: str = ""
-    """Use a named corpus instead of files: interface-languages or interface-components."""
+    """Use a named corpus instead of files: interface-languages or interface-components, which are downloaded."""
 
     @override
     def splits(self) -> Splits[LabeledExample]:

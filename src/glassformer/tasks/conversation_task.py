@@ -46,7 +46,8 @@ class ConversationData(NamedTuple, Generic[Example]):
 class ConversationConfig(TaskConfig):
     """The options that all tasks of this kind share."""
 
-    FIRST_OPTIONS = ("data", "valid", "context")
+    FIRST_OPTIONS = ("data", "valid", "context", "chat_template", "lora_rank", "max_tokens")
+    NEEDS_MODEL = True
 
     model: ModelConfig = field(default_factory=small_decoder)
     """Not used: the architecture is that of the model of --from."""

@@ -28,7 +28,7 @@ from glassformer.tasks.large_data import use_prepared
 from glassformer.tasks.prepared import Prepared, SplitName
 from glassformer.tasks.recipes import recipe_text
 from glassformer.tasks.training_run import train_run
-from glassformer.training.adapter_folder import AdapterFiles, adapter_files, write_adapter
+from glassformer.training.adapter_folder import AdapterFiles, adapter_family, adapter_files, write_adapter
 from glassformer.training.callbacks import Callbacks, report_model_saved
 from glassformer.training.fingerprints import paths_of
 from glassformer.training.lora import add_adapters, merge_adapters, n_trained, narrowed
@@ -136,6 +136,7 @@ def _train_model(
         adapted = add_adapters(model, train, ready.new_parameters)
         if train.lora_save == "adapter":
             check_adapter_alone(model, adapted)
+            adapter_family(model, _base_type(ready.pipeline))  # raises if no adapter folder can express this model
         share = n_trained(model) / model.n_parameters()
         notes.append(f"{len(adapted)} matrices have adapters of rank {train.lora_rank}: {share:.1%} of all learns")
     usual: TaskConfig = task.Config()  # every task has a default for each part
@@ -220,8 +221,14 @@ def check_adapter_alone(model: Model, adapted: Sequence[str]) -> None:
 def collect_adapter(model: Model, pipeline: Any, config: TaskConfig) -> AdapterFiles:
     """Return the files of the trained adapter in PEFT's format."""
     assert config.start_from is not None
+    return adapter_files(model, config.start_from.resolve(), _base_type(pipeline))
+
+
+def _base_type(pipeline: Any) -> str | None:
+    """Return HF's model type of the pretrained model that a pipeline began with; None if Glassformer trained it."""
     origin = json.loads(pipeline.base_files[ORIGIN]) if pipeline.base_files else {}
-    return adapter_files(model, config.start_from.resolve(), origin.get("model_type"))
+    found: str | None = origin.get("model_type")
+    return found
 
 
 def make_card(task: AnyTask, out: Path, ready: Prepared[Any, Any], state: TrainState, scores: Scores) -> str:

@@ -76,9 +76,9 @@ class PairData(DividedData[Pair]):
     target_column: str = "target"
     """Column of the target sentences in .tsv, .csv and .jsonl files."""
     corpus: str = ""
-    """Use a named corpus instead of files: interface-texts, multi30k or tatoeba."""
+    """Use a named corpus instead of files: interface-texts, which is downloaded, or multi30k or tatoeba of --folder."""
     folder: Path | None = None
-    """Folder that holds multi30k or tatoeba."""
+    """Folder with the files of multi30k or tatoeba, which are not downloaded."""
     source_language: str = ""
     """Language to translate from, such as en: it selects the texts of a named corpus, and info and the model card show
     it. (default: en for a corpus; for files as their names end, such as train.en)"""

@@ -48,7 +48,7 @@ def adapter_files(
     `base` is the path of the base model, which PEFT and Glassformer load the adapter onto. `model_type` is its HF
     family; the default is the first family that can express the model.
     """
-    family = _family(model, model_type)
+    family = adapter_family(model, model_type)
     layers = adapted_layers(model)
     tensors: dict[str, Tensor] = {}
     ranks: dict[str, int] = {}
@@ -106,7 +106,7 @@ def load_adapter(model: Model, folder: Path, *, name: str = DEFAULT, model_type:
     """
     settings, tensors = read_json_table(folder / ADAPTER_CONFIG), read_tensors(folder / ADAPTER_WEIGHTS)
     check_settings(settings)
-    rules = dict(_modules(_family(model, model_type), model))
+    rules = dict(_modules(adapter_family(model, model_type), model))
     read = set()
     for module, rule in rules.items():
         keys = [f"{PREFIX}{module}.lora_{part}.weight" for part in "AB"]
@@ -137,7 +137,11 @@ def _add(model: Model, layer_name: str, name: str, down: Tensor, up: Tensor, sca
     layer.adapters[name] = adapter.to(next(model.parameters()).device)
 
 
-def _family(model: Model, model_type: str | None) -> Family:
+def adapter_family(model: Model, model_type: str | None) -> Family:
+    """Return the HF family that names the matrices of an adapter. `model_type` is as in `adapter_files`.
+
+    Raises UnsupportedModelError if the family has other matrices than the model.
+    """
     family = family_of(model.config) if model_type is None else family_by_type(model_type)
     if rewritten(family, model.config) != model.config:
         raise UnsupportedModelError(

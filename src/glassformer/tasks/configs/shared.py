@@ -183,6 +183,8 @@ class TaskConfig(Checked):
 
     FIRST_OPTIONS: ClassVar[tuple[str, ...]] = ("data", "valid")
     """Names of the options that `--help` shows first."""
+    NEEDS_MODEL: ClassVar[bool] = False
+    """Whether the task trains a given model only: `--from` is required."""
     ENCODER_RULE: ClassVar[EncoderRule | None] = None
     """Rule for the default options of a task that trains an encoder; None uses the defaults of the config."""
 
