@@ -39,6 +39,15 @@ def test_the_example_of_the_documentation_is_what_the_command_prints(capsys):
     assert [line for line in printed if line in lines] == lines
 
 
+def test_the_table_of_predictions_is_what_the_command_prints(capsys):
+    plan(check=MEASURED)
+    printed = [line for line in capsys.readouterr().out.splitlines() if " on H200: " in line]
+    text = (Path(__file__).parents[2] / "docs" / "data-at-scale.md").read_text(encoding="utf-8")
+    rows = re.search(r"^\| run on one H200.*\n\|[-|]+\n((?:\|.*\n)+)", text, re.M).group(1).splitlines()
+    shown = [re.findall(r"\d+\.\d+(?= GiB \|| ms \|)", row) for row in rows]
+    assert shown == [re.findall(r"\d+\.\d+(?= GiB predicted| measured| ms predicted)", line) for line in printed]
+
+
 def test_a_plan_is_json(capsys):
     plan("gpt2", json=True, batch_tokens=8192)
     found = json.loads(capsys.readouterr().out)
