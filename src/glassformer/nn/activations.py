@@ -1,8 +1,7 @@
 """Activation functions: their names, and the torch function of each. Importing this module does not import torch.
 
-To add one, add its name and its function here, and its NumPy value and derivative in `reference/blocks.py`. The model
-config, the command line and the feed-forward network then accept the new name. `checkpoint/hf/values.py`
-translates the names that Hugging Face uses.
+docs/extending.md lists the files to change for a new activation. The model config, the command line and the
+feed-forward network then accept the new name.
 """
 
 from collections.abc import Callable

@@ -3,9 +3,7 @@
 Sinusoidal and learned positions are added to the embeddings. Rotary positions rotate queries and keys. Relative bias
 and ALiBi are added to the attention scores. Tables that are computed, not learned, are not part of `state_dict()`.
 
-To add a kind: write its module here and export it in `nn/__init__.py`, add its name to `ModelConfig.positions`
-(`models/config.py`), build it in `models/blocks_from_config.py` (`nn/stacks.py` applies rotations and biases), and add
-its formula to `reference/positions.py` and `reference/layers.py`.
+docs/extending.md lists the files to change for a new kind of position.
 """
 
 import math
