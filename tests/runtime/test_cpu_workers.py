@@ -1,6 +1,5 @@
 """Several batches at a time on a CPU: the same texts in the same order, and errors that reach the caller."""
 
-import sys
 import threading
 import time
 from dataclasses import replace
@@ -12,7 +11,13 @@ from glassformer.decoding import GenerationConfig, generate
 from glassformer.models import build_model, preset
 from glassformer.runtime import cpu_workers
 from glassformer.runtime.choose_runner import record_steps
-from glassformer.runtime.cpu_workers import compute_batches, count_workers, limit_batch_tokens
+from glassformer.runtime.cpu_workers import (
+    compute_batches,
+    count_readers,
+    count_workers,
+    limit_batch_tokens,
+    limit_read_tokens,
+)
 
 CONFIGS = {
     "greedy": GenerationConfig(max_new_tokens=4),
@@ -43,14 +48,14 @@ def test_workers_write_the_texts_of_one_batch_at_a_time(name, model, two_threads
     names = set()
     usual = cpu_workers.compute_batches
 
-    def noted(model, compute, batches, workers):
+    def noted(compute, batches, workers):
         def noting(batch):
             names.add((threading.current_thread().name.split("_")[0], torch.get_num_threads()))
             return compute(batch)
 
-        return usual(model, noting, batches, workers)
+        return usual(noting, batches, workers)
 
-    monkeypatch.setattr(sys.modules[generate.__module__], "compute_batches", noted)
+    monkeypatch.setattr("glassformer.runtime.batches.compute_batches", noted)
     found = generate(model, inputs, CONFIGS[name], begin=1, end=3)
     assert names == {("glassformer-worker", 1)}
     assert torch.get_num_threads() == 2
@@ -60,7 +65,7 @@ def test_workers_write_the_texts_of_one_batch_at_a_time(name, model, two_threads
     assert ("MainThread", 1) in names
 
 
-def test_results_are_in_order_and_batches_run_at_the_same_time(model):
+def test_results_are_in_order_and_batches_run_at_the_same_time():
     both = threading.Barrier(2, timeout=20)
 
     def compute(number):
@@ -69,10 +74,10 @@ def test_results_are_in_order_and_batches_run_at_the_same_time(model):
         assert torch.is_inference_mode_enabled()
         return number * 10
 
-    assert list(compute_batches(model, compute, range(5), 2)) == [0, 10, 20, 30, 40]
+    assert list(compute_batches(compute, range(5), 2)) == [0, 10, 20, 30, 40]
 
 
-def test_an_error_reaches_the_caller_and_ends_the_workers(model, two_threads):
+def test_an_error_reaches_the_caller_and_ends_the_workers(two_threads):
     computed = []
 
     def compute(number):
@@ -83,14 +88,14 @@ def test_an_error_reaches_the_caller_and_ends_the_workers(model, two_threads):
         return number
 
     with pytest.raises(ValueError, match="batch 1 is bad"):
-        list(compute_batches(model, compute, range(1000), 2))
+        list(compute_batches(compute, range(1000), 2))
     assert len(computed) < 1000
     assert torch.get_num_threads() == 2
     assert not any(thread.name.startswith("glassformer-worker") for thread in threading.enumerate())
 
 
-def test_a_caller_that_stops_early_ends_the_workers(model):
-    found = compute_batches(model, lambda number: number, range(1000), 2)
+def test_a_caller_that_stops_early_ends_the_workers():
+    found = compute_batches(lambda number: number, range(1000), 2)
     assert next(found) == 0
     found.close()
     assert not any(thread.name.startswith("glassformer-worker") for thread in threading.enumerate())
@@ -118,6 +123,20 @@ def test_steps_that_belong_to_one_thread_have_no_workers(model, two_threads):
     recorded = build_model(preset("tiny-transformer-base")).eval()
     record_steps(recorded)
     assert count_workers(recorded, lengths, 1) == 1
+
+
+def test_readers_are_as_many_as_the_work_allows(model, two_threads):
+    assert count_readers(model, [1000] * 4) == 2  # few rows
+    assert count_readers(model, [4000]) == 1
+    assert count_readers(model, [20] * 40) == 1  # 800 tokens
+    handle = model.register_forward_hook(lambda *_: None)
+    assert count_readers(model, [1000] * 4) == 1
+    handle.remove()
+    assert limit_read_tokens(8192, 1, [1000] * 100) == 8192
+    assert limit_read_tokens(8192, 2, [1000] * 100) == 4096  # both hold no more than one batch
+    assert limit_read_tokens(8192, 2, [1000] * 16) == 2000  # four batches for each
+    assert limit_read_tokens(8192, 16, [1000] * 100) == 1024
+    assert limit_read_tokens(512, 16, [1000] * 100) == 512  # never more than asked for
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,9 @@ from glassformer.decoding.open_batch import (
 from glassformer.decoding.recorded_beam import can_search_recorded, search_recorded
 from glassformer.decoding.step_loop import run_sequences
 from glassformer.decoding.text_stream import Decodes
-from glassformer.progress import Step
-from glassformer.runtime.cpu_workers import compute_batches, count_workers, limit_batch_tokens
+from glassformer.runtime.batches import compute_in_batches
+from glassformer.runtime.choose_runner import ExpectedWork, choose_execution
+from glassformer.runtime.cpu_workers import count_workers, limit_batch_tokens
 from glassformer.runtime.step_runner import TextModel, inference
 
 
@@ -55,7 +56,6 @@ def generate(
         return generate_with_engine(
             model, inputs, config, end=end, begin=begin, with_log_probs=with_log_probs, tokenizer=tokenizer
         )
-    results: list[list[GeneratedText]] = [[] for _ in inputs]
     copies = config.num_beams if config.num_beams > 1 else config.num_return_sequences
     lengths = [len(tokens) for tokens in inputs]
 
@@ -65,26 +65,12 @@ def generate(
             return _by_beam(model, batch, config, begin, end, tokenizer)
         return _by_sampling(model, batch, config, begin, end, with_log_probs, tokenizer)
 
-    with inference(model), Step("writing texts", len(inputs)) as step:
+    with inference(model):
         workers = count_workers(model, lengths, copies, needs_attention=bool(config.coverage_penalty))
-        batches = list(_batches(lengths, limit_batch_tokens(batch_tokens, workers, lengths, copies) // copies))
-        for chosen, found in zip(batches, compute_batches(model, answer, batches, workers), strict=True):
-            for index, texts in zip(chosen, found, strict=True):
-                results[index] = texts
-            step.advance(len(chosen))
-    return results
-
-
-def _batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
-    """Yield the indices of inputs of these lengths in batches, the longest inputs first.
-
-    A batch has at most `batch_tokens` tokens, padding included, but at least one input.
-    """
-    waiting = sorted(range(len(lengths)), key=lambda index: -lengths[index])
-    while waiting:
-        size = max(1, batch_tokens // lengths[waiting[0]])
-        yield waiting[:size]
-        waiting = waiting[size:]
+        if workers > 1:  # loads the kernels once, before the threads start
+            choose_execution(model, ExpectedWork(rows=1, capacity=1))
+        limit = limit_batch_tokens(batch_tokens, workers, lengths, copies) // copies
+        return compute_in_batches(lengths, answer, batch_tokens=limit, workers=workers, label="writing texts")
 
 
 def stream(

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from glassformer.models import DecoderModel, EncoderDecoderModel
 from glassformer.nn.tensor_checks import check_id_list
-from glassformer.progress import Step
+from glassformer.runtime.batches import read_in_batches
 from glassformer.runtime.shared_work import divide_work
 from glassformer.runtime.step_runner import inference
 from glassformer.text.tokenizer import PAD
@@ -33,19 +33,19 @@ def score_pairs(
     for index, tokens in enumerate(targets):
         check_id_list(f"target {index}", tokens, model.config.vocab_size)
     check_id_list("begin, end", [begin, end], model.config.vocab_size)
-    results: list[list[float]] = [[] for _ in sources]
     sizes = [max(len(source), len(target) + 1) for source, target in zip(sources, targets, strict=True)]
-    with inference(model), Step("scoring texts", len(sources)) as step:
-        for chosen in _batches(sizes, batch_tokens):
-            source, source_mask = _pad(model, [list(sources[index]) for index in chosen])
-            target, target_mask = _pad(model, [[begin, *targets[index]] for index in chosen])
-            wanted, _ = _pad(model, [[*targets[index], end] for index in chosen])
-            # The base class's forward: causal, with (batch, length) masks, which the documents' `Transformer` is not.
-            logits = EncoderDecoderModel.forward(model, source, target, source_mask, target_mask)
-            for index, row in zip(chosen, _gather(logits, wanted), strict=True):
-                results[index] = row[: len(targets[index]) + 1].tolist()
-            step.advance(len(chosen))
-    return results
+
+    def score(chosen: list[int]) -> list[list[float]]:
+        source, source_mask = _pad(model, [list(sources[index]) for index in chosen])
+        target, target_mask = _pad(model, [[begin, *targets[index]] for index in chosen])
+        wanted, _ = _pad(model, [[*targets[index], end] for index in chosen])
+        # The base class's forward: causal, with (batch, length) masks, which the documents' `Transformer` is not.
+        logits = EncoderDecoderModel.forward(model, source, target, source_mask, target_mask)
+        found = zip(chosen, _gather(logits, wanted), strict=True)
+        return [row[: len(targets[index]) + 1].tolist() for index, row in found]
+
+    with inference(model):
+        return read_in_batches(model, sizes, score, batch_tokens=batch_tokens, label="scoring texts")
 
 
 def score_texts(model: DecoderModel, texts: Sequence[Sequence[int]], *, batch_tokens: int = 4096) -> list[list[float]]:
@@ -55,18 +55,17 @@ def score_texts(model: DecoderModel, texts: Sequence[Sequence[int]], *, batch_to
             raise ValueError(f"text {index} is empty: expected at least one token")
         check_id_list(f"text {index}", tokens, model.config.vocab_size)
 
-    def score(texts: Sequence[Sequence[int]]) -> list[list[float]]:
-        results: list[list[float]] = [[] for _ in texts]
-        with inference(model), Step("scoring texts", len(texts)) as step:
-            for chosen in _batches([len(tokens) for tokens in texts], batch_tokens):
-                batch, mask = _pad(model, [list(texts[index]) for index in chosen])
-                logits = model(batch, mask)
-                for index, row in zip(chosen, _gather(logits[:, :-1], batch[:, 1:]), strict=True):
-                    results[index] = row[: len(texts[index]) - 1].tolist()
-                step.advance(len(chosen))
-        return results
+    def score_all(some: Sequence[Sequence[int]]) -> list[list[float]]:
+        def score(chosen: list[int]) -> list[list[float]]:
+            batch, mask = _pad(model, [list(some[index]) for index in chosen])
+            found = _gather(model(batch, mask)[:, :-1], batch[:, 1:])
+            return [row[: len(some[index]) - 1].tolist() for index, row in zip(chosen, found, strict=True)]
 
-    return divide_work(texts, score)
+        with inference(model):
+            sizes = [len(tokens) for tokens in some]
+            return read_in_batches(model, sizes, score, batch_tokens=batch_tokens, label="scoring texts")
+
+    return divide_work(texts, score_all)
 
 
 def score_continuations(
@@ -81,20 +80,23 @@ def score_continuations(
         if not 0 < length < len(tokens):
             raise ValueError(f"lengths[{index}]={length}: expected 1 to {len(tokens) - 1}, less than the text has")
         check_id_list(f"text {index}", tokens, model.config.vocab_size)
-    results = [(0.0, True)] * len(texts)
-    with inference(model), Step("scoring texts", len(texts)) as step:
-        for chosen in _batches([len(tokens) - 1 for tokens in texts], batch_tokens):
-            # Padding comes last, where no real token attends to it.
-            read, _ = _pad(model, [list(texts[index][:-1]) for index in chosen])
-            wanted, _ = _pad(model, [list(texts[index][1:]) for index in chosen])
-            logits = model(read)
-            log_probs, is_best = _gather(logits, wanted).double(), logits.argmax(-1) == wanted
-            for row, index in enumerate(chosen):
-                end = len(texts[index]) - 1
-                part = slice(end - lengths[index], end)
-                results[index] = (log_probs[row, part].sum().item(), bool(is_best[row, part].all()))
-            step.advance(len(chosen))
-    return results
+
+    def score(chosen: list[int]) -> list[tuple[float, bool]]:
+        # Padding comes last, where no real token attends to it.
+        read, _ = _pad(model, [list(texts[index][:-1]) for index in chosen])
+        wanted, _ = _pad(model, [list(texts[index][1:]) for index in chosen])
+        logits = model(read)
+        log_probs, is_best = _gather(logits, wanted).double(), logits.argmax(-1) == wanted
+        found = []
+        for row, index in enumerate(chosen):
+            end = len(texts[index]) - 1
+            part = slice(end - lengths[index], end)
+            found.append((log_probs[row, part].sum().item(), bool(is_best[row, part].all())))
+        return found
+
+    with inference(model):
+        sizes = [len(tokens) - 1 for tokens in texts]
+        return read_in_batches(model, sizes, score, batch_tokens=batch_tokens, label="scoring texts")
 
 
 def score_long_texts(
@@ -116,22 +118,21 @@ def score_long_texts(
         check_id_list(f"text {index}", tokens, model.config.vocab_size)
     windows = [(index, *window) for index, text in enumerate(texts) for window in _windows(len(text), context, stride)]
 
-    def score(windows: Sequence[tuple[int, int, int, int]]) -> list[float]:
-        sums = [0.0] * len(windows)
-        with inference(model), Step("scoring windows of text", len(windows)) as step:
-            for chosen in _batches([end - begin for _, begin, end, _ in windows], batch_tokens):
-                places = [windows[place] for place in chosen]
-                # Padding comes last, where no real token attends to it.
-                read, _ = _pad(model, [list(texts[index][begin:end]) for index, begin, end, _ in places])
-                wanted, _ = _pad(model, [list(texts[index][begin + 1 : end + 1]) for index, begin, end, _ in places])
-                found = _gather(model(read), wanted).double().cpu()
-                for place, (_, begin, end, counted), row in zip(chosen, places, found, strict=True):
-                    sums[place] = row[counted - begin : end - begin].sum().item()
-                step.advance(len(chosen))
-        return sums
+    def score_all(some: Sequence[tuple[int, int, int, int]]) -> list[float]:
+        def score(chosen: list[int]) -> list[float]:
+            places = [some[place] for place in chosen]
+            # Padding comes last, where no real token attends to it.
+            read, _ = _pad(model, [list(texts[index][begin:end]) for index, begin, end, _ in places])
+            wanted, _ = _pad(model, [list(texts[index][begin + 1 : end + 1]) for index, begin, end, _ in places])
+            found = zip(places, _gather(model(read), wanted).double().cpu(), strict=True)
+            return [row[counted - begin : end - begin].sum().item() for (_, begin, end, counted), row in found]
+
+        with inference(model):
+            sizes = [end - begin for _, begin, end, _ in some]
+            return read_in_batches(model, sizes, score, batch_tokens=batch_tokens, label="scoring windows of text")
 
     totals = [0.0] * len(texts)
-    for (index, *_), found in zip(windows, divide_work(windows, score), strict=True):
+    for (index, *_), found in zip(windows, divide_work(windows, score_all), strict=True):
         totals[index] += found
     return totals
 
@@ -146,19 +147,6 @@ def _windows(length: int, context: int, stride: int) -> Iterator[tuple[int, int,
         end = min(max(counted + stride, context), length - 1)
         yield max(end - context, 0), end, counted
         counted = end
-
-
-def _batches(sizes: list[int], batch_tokens: int) -> list[list[int]]:
-    """Group the indices of `sizes`, largest size first, into batches of at most `batch_tokens` padded tokens.
-
-    A size above that limit gets a separate batch.
-    """
-    waiting, batches = sorted(range(len(sizes)), key=lambda index: -sizes[index]), []
-    while waiting:
-        count = max(1, batch_tokens // max(sizes[waiting[0]], 1))
-        batches.append(waiting[:count])
-        waiting = waiting[count:]
-    return batches
 
 
 def _pad(model: torch.nn.Module, rows: list[list[int]]) -> tuple[Tensor, Tensor]:

@@ -19,6 +19,7 @@ from glassformer.pipelines.pipeline import (
     check_texts,
     vector_answer,
 )
+from glassformer.runtime.batches import read_in_batches
 from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
 
 
@@ -64,22 +65,20 @@ class Embedder(Pipeline):
         before = self.default_prompt if prompt is None else prompt
         rows = self._read([before + text for text in check_texts(texts)])
         batch_tokens = batch_tokens or self.batch_tokens or READING_BATCH_TOKENS
-        vectors = torch.empty(len(rows), self.model.config.embedding_size)
-        waiting = sorted(range(len(rows)), key=lambda index: -len(rows[index]))
-        device = next(self.model.parameters()).device
-        pad = self.tokenizer.pad or 0
+        device, pad = next(self.model.parameters()).device, self.tokenizer.pad or 0
+
+        def read(chosen: list[int]) -> list[Tensor]:
+            longest = max(1, *(len(rows[index]) for index in chosen))
+            padded = [rows[index] + [pad] * (longest - len(rows[index])) for index in chosen]
+            real = [[True] * len(rows[index]) + [False] * (longest - len(rows[index])) for index in chosen]
+            tokens = torch.tensor(padded)
+            self.model.embeddings.check("tokens", tokens)  # on the host: a wrong id makes a GPU unusable
+            return list(self.model(tokens.to(device), torch.tensor(real, device=device)).float().cpu())
+
         with torch.inference_mode():
-            while waiting:
-                longest = max(len(rows[waiting[0]]), 1)
-                chosen = waiting[: max(1, batch_tokens // longest)]
-                waiting = waiting[len(chosen) :]
-                padded = [rows[index] + [pad] * (longest - len(rows[index])) for index in chosen]
-                real = [[True] * len(rows[index]) + [False] * (longest - len(rows[index])) for index in chosen]
-                tokens = torch.tensor(padded)
-                self.model.embeddings.check("tokens", tokens)  # on the host: a wrong id makes a GPU unusable
-                found = self.model(tokens.to(device), torch.tensor(real, device=device))
-                vectors[chosen] = found.float().cpu()
-        return vectors
+            sizes = [len(row) for row in rows]
+            vectors = read_in_batches(self.model, sizes, read, batch_tokens=batch_tokens, label="computing vectors")
+        return torch.stack(vectors) if vectors else torch.empty(0, self.model.config.embedding_size)
 
     def answer_lines(self, lines: Sequence[str], request: LineRequest) -> list[LineAnswer]:
         """Return the vector of each line as a JSON list."""

@@ -31,6 +31,7 @@ from glassformer.pipelines.pretrained_base import read_base
 from glassformer.pipelines.settings import check_settings
 from glassformer.pipelines.trained_pipeline import ModelLoader, TrainedPipeline
 from glassformer.progress import Step
+from glassformer.runtime.batches import read_in_batches
 from glassformer.runtime.shared_work import divide_work
 from glassformer.text import Tokenizer
 from glassformer.text.encoded import Encoded
@@ -192,26 +193,22 @@ class EncoderPipeline(TrainedPipeline[Example]):
         return divide_work(rows, lambda some: self._answers(some, batch_tokens, ask or read_batch))
 
     def _answers(self, rows: Sequence[Encoded], batch_tokens: int, ask: "Ask") -> list[Tensor]:
-        found = [torch.empty(0)] * len(rows)
-        waiting = sorted(range(len(rows)), key=lambda index: -len(rows[index]))
         device = next(self.model.parameters()).device
+
+        def answer(chosen: list[int]) -> list[Tensor]:
+            batch = make_batch([LabeledRow(rows[i].ids, rows[i].token_types, 0) for i in chosen], pad=self.reader.pad)
+            self.model.embeddings.check("tokens", batch.tokens)  # on the host: a wrong id makes a GPU unusable
+            found = zip(chosen, ask(self.model, batch.to(device)).float().cpu(), strict=True)
+            return [one[: len(rows[index])] if one.dim() == 2 else one for index, one in found]
+
         was_training = self.model.training
         self.model.eval()
-        with torch.inference_mode(), Step("scoring", len(rows)) as step:
-            while waiting:
-                size = max(1, batch_tokens // max(len(rows[waiting[0]]), 1))
-                chosen, waiting = waiting[:size], waiting[size:]
-                batch = make_batch(
-                    [LabeledRow(rows[i].ids, rows[i].token_types, 0) for i in chosen], pad=self.reader.pad
-                )
-                # On the host, because a wrong id makes a GPU unusable.
-                self.model.embeddings.check("tokens", batch.tokens)
-                batch = batch.to(device)
-                for index, answer in zip(chosen, ask(self.model, batch).float().cpu(), strict=True):
-                    found[index] = answer[: len(rows[index])] if answer.dim() == 2 else answer
-                step.advance(len(chosen))
-        self.model.train(was_training)
-        return found
+        try:
+            with torch.inference_mode():
+                sizes = [len(row) for row in rows]
+                return read_in_batches(self.model, sizes, answer, batch_tokens=batch_tokens, label="scoring")
+        finally:
+            self.model.train(was_training)
 
 
 def read_batch(model: nn.Module, batch: LabeledBatch) -> Tensor:
