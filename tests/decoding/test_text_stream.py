@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glassformer.decoding import GenerationConfig, TextStream, generate
+from glassformer.decoding import Engine, GenerationConfig, TextStream, generate
 from glassformer.models import preset
 from glassformer.text import Tokenizer
 from oracle import random_model
@@ -69,11 +69,37 @@ def test_generation_ends_at_a_stop_string():
     model = random_model(preset("tiny-gpt2", vocab_size=TOKENIZER.vocab_size, max_len=64))
     config = GenerationConfig(max_new_tokens=30, prefix=tuple(TOKENIZER.encode("the cat sat on the mat")))
     (plain,) = generate(model, [[50, 60]], config, end=2, tokenizer=TOKENIZER)[0]
-    assert plain.text == TOKENIZER.decode(plain.tokens)
-    assert plain.text.startswith("the cat sat on the mat")
+    assert plain.text == " " + TOKENIZER.decode(plain.tokens)  # it continues a text
+    assert plain.text.startswith(" the cat sat on the mat")
     (cut,) = generate(model, [[50, 60]], replace(config, stop_strings=("on", "at s")), end=2, tokenizer=TOKENIZER)[0]
-    assert cut.text == "the c"
+    assert cut.text == " the c"
     assert cut.reason == "stop"
     assert cut.tokens == plain.tokens[: len(cut.tokens)]
     with pytest.raises(ValueError, match="stop_strings without a tokenizer"):
         generate(model, [[50, 60]], replace(config, stop_strings=("on",)), end=2)
+
+
+@pytest.mark.parametrize("search", [{}, {"num_beams": 2}, {"stop_strings": ("zzz",)}, {"do_sample": True, "seed": 1}])
+def test_a_text_continues_its_prompt_with_a_space(search):
+    """The tokenizer leaves out the space before the first word of a text, and a continuation is no text of its own."""
+    model = random_model(preset("tiny-gpt2", vocab_size=TOKENIZER.vocab_size, max_len=64))
+    prompt = TOKENIZER.encode("the cat")
+    config = GenerationConfig(max_new_tokens=6, prefix=tuple(TOKENIZER.encode("sat")), **search)
+    (found,) = generate(model, [prompt], config, end=-1, tokenizer=TOKENIZER)[0]
+    assert found.text.startswith(" sat")
+    assert TOKENIZER.decode([*prompt, *found.tokens]) == "the cat" + found.text
+    engine = Engine(model, end=-1, tokenizer=TOKENIZER)
+    request = engine.submit(prompt, config)
+    engine.run()
+    assert request.texts[0].text == found.text
+    stream = TextStream(TOKENIZER, before=prompt[-1:])
+    assert "".join(map(stream.push, found.tokens)) + stream.finish() == found.text
+
+
+@pytest.mark.parametrize("n_beams", [1, 2])
+def test_the_text_of_an_encoder_decoder_is_a_text_of_its_own(n_beams):
+    model = random_model(preset("tiny-marian", vocab_size=TOKENIZER.vocab_size, max_len=64))
+    config = GenerationConfig(max_new_tokens=4, prefix=tuple(TOKENIZER.encode("the cat")), num_beams=n_beams)
+    (found,) = generate(model, [[5, 6]], config, begin=1, end=-1, tokenizer=TOKENIZER)[0]
+    assert found.text.startswith("the cat")
+    assert found.text == TOKENIZER.decode(found.tokens)

@@ -28,7 +28,7 @@ from operator import index
 from glassformer.decoding.beam import BeamStep, Hypothesis, beam_steps
 from glassformer.decoding.engine_request import EngineFullError, EngineRequest
 from glassformer.decoding.generation_config import GenerationConfig
-from glassformer.decoding.open_batch import check_inputs, from_beam, open_batch, sequences_of
+from glassformer.decoding.open_batch import check_inputs, from_beam, last_of, open_batch, sequences_of
 from glassformer.decoding.prefix_reuse import take_rows
 from glassformer.decoding.prompt_reader import PromptReader, Reading
 from glassformer.decoding.rules import check_token_ids
@@ -312,7 +312,8 @@ class Engine:
                 next(beam.steps)
             except StopIteration as stop:
                 (found,) = stop.value
-                beam.request.texts = from_beam(found, self.tokenizer)
+                before = last_of(self.model, beam.request.tokens)
+                beam.request.texts = from_beam(found, self.tokenizer, before)
                 beam.request.done.set()
                 self._beams.remove(beam)
             except Exception as error:

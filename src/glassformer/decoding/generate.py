@@ -15,6 +15,7 @@ from glassformer.decoding.open_batch import (
     check_inputs,
     from_beam,
     generated_text_of,
+    last_of,
     open_batch,
     sequences_of,
 )
@@ -132,7 +133,10 @@ def _by_sampling(
         rows = sequences_of(model, batch, config, begin, max_new, with_log_probs=with_log_probs, tokenizer=early)
         for _ in run_sequences(runner, rows, scores, end=end):
             pass
-    texts = [generated_text_of(row, tokenizer) for row in rows]
+    inputs = [tokens for tokens in batch for _ in range(copies)]
+    texts = [
+        generated_text_of(row, tokenizer, last_of(model, tokens)) for row, tokens in zip(rows, inputs, strict=True)
+    ]
     return [texts[start : start + copies] for start in range(0, len(texts), copies)]
 
 
@@ -147,4 +151,4 @@ def _by_beam(
     with open_batch(model, batch, config, begin, config.num_beams) as (runner, given, mask, max_new):
         search = search_recorded if can_search_recorded(runner, config) else search_by_beam
         found: list[list[Hypothesis]] = search(runner, given, mask, config, end=end, max_new=max_new)
-    return [from_beam(hypotheses, tokenizer) for hypotheses in found]
+    return [from_beam(several, tokenizer, last_of(model, tokens)) for several, tokens in zip(found, batch, strict=True)]

@@ -14,17 +14,29 @@ class Decodes(Protocol):
         """Return the text of these ids."""
 
 
+def decode_after(tokenizer: Decodes, before: Sequence[int], ids: Sequence[int]) -> str:
+    """Return the text that `ids` add to the text of the tokens `before` them.
+
+    Some tokenizers, such as that of Llama, leave out the space before the first word of a text. So a continuation that
+    is decoded alone would be joined to the last word of its prompt.
+    """
+    if not before:
+        return tokenizer.decode(ids)
+    return tokenizer.decode([*before, *ids])[len(tokenizer.decode(before)) :]
+
+
 class TextStream:
     """Incremental decoder: `push` tokens and get the text that is now final; `finish` returns the rest.
 
-    The pieces together are the text of all tokens, or the text before the first stop string.
+    The pieces together are the text of all tokens, or the text before the first stop string. `before` are the last
+    tokens of the text that these tokens continue (see `decode_after`).
     """
 
-    def __init__(self, tokenizer: Decodes, stop_strings: Sequence[str] = ()):
+    def __init__(self, tokenizer: Decodes, stop_strings: Sequence[str] = (), *, before: Sequence[int] = ()):
         self.tokenizer = tokenizer
         self.stop_strings = tuple(stop_strings)
         self.is_stopped = False
-        self._last: list[int] = []  # the tokens of the last piece; how later ones decode may depend on them
+        self._last = list(before)  # the tokens of the last piece; how later ones decode may depend on them
         self._new: list[int] = []
         self._pending = ""  # final text that may be the start of a stop string
 
@@ -54,8 +66,7 @@ class TextStream:
 
     def _piece(self) -> str:
         """Decode the tokens that came since the last returned piece of text, and return the text they add."""
-        before = self.tokenizer.decode(self._last) if self._last else ""
-        return self.tokenizer.decode(self._last + self._new)[len(before) :]
+        return decode_after(self.tokenizer, self._last, self._new)
 
     def _release(self, piece: str) -> str:
         text = self._pending + piece

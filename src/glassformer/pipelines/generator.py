@@ -76,6 +76,8 @@ class Generator(Pipeline):
         else:
             prompts = [self.read(text) for text in lines]
         found = self.candidates_after(prompts, request.generation, with_scores=request.with_scores)
+        if request.chat:  # an answer is a text of its own
+            found = [[one._replace(text=one.text.removeprefix(" ")) for one in several] for several in found]
         return [answer_of(one, request) for one in found]
 
     def candidates_after(
@@ -100,12 +102,15 @@ class Generator(Pipeline):
 
     def chat(self, messages: Sequence[Mapping[str, str]], config: GenerationConfig | None = None) -> Iterator[str]:
         """Yield the answer to a conversation piece by piece. A message is `{"role": ..., "content": ...}`."""
-        return self.stream_after(self.answer_to(messages), config)
+        is_first = True
+        for piece in self.stream_after(self.answer_to(messages), config):
+            yield piece.removeprefix(" ") if is_first else piece
+            is_first = is_first and not piece
 
     def stream_after(self, prompt: list[int], config: GenerationConfig | None = None) -> Iterator[str]:
         """Yield the continuation of a prompt of token ids piece by piece, while it is generated."""
         config = config or self.generation
-        pieces = TextStream(self.tokenizer, config.stop_strings)
+        pieces = TextStream(self.tokenizer, config.stop_strings, before=prompt[-1:])
         plain = replace(config, stop_strings=())
         for token in stream(self.model, self.fit_prompts([prompt], config)[0], plain, end=self.end):
             yield pieces.push(token)

@@ -16,6 +16,7 @@ from glassformer.checkpoint.hf.generation_settings import GENERATION
 from glassformer.data.readers.text_documents import Document
 from glassformer.decoding import GeneratedText, GenerationConfig, TextStream, stream
 from glassformer.decoding.scoring import score_long_texts
+from glassformer.decoding.text_stream import decode_after
 from glassformer.models import DecoderModel
 from glassformer.pipelines.generator import Generator
 from glassformer.pipelines.pipeline import (
@@ -190,14 +191,16 @@ class LanguageModel(Generator, TrainedPipeline[Document]):
         draft.tokens += written.tokens[:left]
         draft.log_probs += (written.log_probs or [])[:left]
         draft.score = written.score
-        draft.text, is_stopped = _cut(self.tokenizer.decode(draft.tokens), config.stop_strings)
+        draft.text, is_stopped = _cut(
+            decode_after(self.tokenizer, draft.prompt[-1:], draft.tokens), config.stop_strings
+        )
         draft.goes_on = written.reason == "length" and not is_stopped and len(draft.tokens) < config.max_new_tokens
 
     def stream_after(self, prompt: list[int], config: GenerationConfig | None = None) -> Iterator[str]:
         """Yield the continuation of a prompt of token ids piece by piece. The pieces add up to `write_after`'s text."""
         config = config or self.generation
         (prompt,) = self.fit_prompts([prompt], config)
-        pieces = TextStream(self.tokenizer, config.stop_strings)
+        pieces = TextStream(self.tokenizer, config.stop_strings, before=prompt[-1:])
         written: list[int] = []
         round_number = 0
         while len(written) < config.max_new_tokens:

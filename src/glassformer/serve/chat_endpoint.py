@@ -118,6 +118,8 @@ class _Answer:
     def __init__(self, body: ChatRequest, model: ServedModel, run: EngineRun):
         self.body, self.model, self.run = body, model, run
         self.copies = copies_of(body)
+        self._begun: set[int] = set()
+        """The indices of the texts of which a piece has been sent."""
         self.head = {
             "id": f"chatcmpl-{new_id()}",
             "object": "chat.completion.chunk" if body.stream else "chat.completion",
@@ -155,7 +157,11 @@ class _Answer:
 
     def _deltas(self, piece: WrittenPiece, index: int, calls: ToolCallFilter | None) -> list[dict[str, Any]]:
         """Return the choices of the events for a piece: its text and, at the end, the reason."""
-        text = piece.text if calls is None else calls.push(piece.text)
+        text = piece.text
+        if text and index not in self._begun:
+            self._begun.add(index)
+            text = text.removeprefix(" ")  # an answer is a text of its own
+        text = text if calls is None else calls.push(text)
         reason, delta = finish_reason(piece.reason), {}
         if reason is not None and calls is not None:
             rest, found = calls.finish()
@@ -174,10 +180,11 @@ class _Answer:
         (request,) = self.run.requests
         row = 0 if self.copies > 1 else sample
         found = request.texts[row]
-        message: dict[str, Any] = {"role": "assistant", "content": found.text or "", "refusal": None}
+        whole = (found.text or "").removeprefix(" ")
+        message: dict[str, Any] = {"role": "assistant", "content": whole, "refusal": None}
         reason = finish_reason(found.reason) or "stop"
         if self.body.tools:
-            text, calls = parse_tool_calls(found.text or "")
+            text, calls = parse_tool_calls(whole)
             if calls:
                 own = [{name: value for name, value in call.items() if name != "index"} for call in calls]
                 message |= {"content": text or None, "tool_calls": own}
