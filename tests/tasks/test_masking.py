@@ -54,7 +54,7 @@ def test_a_bert_of_hf_is_trained_further_with_its_head_and_mask_token(corpus, tm
     theirs.save_pretrained(tmp_path / "bert")
     (tmp_path / "bert" / "vocab.txt").write_text("\n".join(words), encoding="utf-8")
     task = Masking(quick(MaskingConfig(data=corpus, start_from=tmp_path / "bert"), updates=40))
-    tool, fresh = task.initialize(())
+    tool, fresh, _ = task.initialize(())
     assert not fresh
     assert torch.equal(tool.model.head.transform.dense.weight, theirs.cls.predictions.transform.dense.weight)
     assert mask_of(tool.reader) == 4

@@ -174,6 +174,29 @@ def test_a_classifier_grows_with_its_head_if_the_labels_are_the_same(tmp_path):
     assert Classification(large).initialize(other).pipeline.labels == ["a", "c"]
 
 
+@pytest.mark.parametrize("task", ["classification", "tagging", "extraction", "similarity"])
+def test_a_model_trained_for_the_same_task_and_labels_keeps_its_head(task, tmp_path):
+    """Trained further with a learning rate of almost 0, it has the scores that it had."""
+    kind, config = encoder_config(tmp_path, task)
+    first = kind(quick(config, updates=30)).train(tmp_path / "m")
+    again = kind(replace(config, start_from=tmp_path / "m", train=replace(config.train, lr=1e-12, updates=1)))
+    own, train = load_model(tmp_path / "m"), list(config.data.splits().train)
+    started = again.initialize(train)
+    for (name, one), (_, other) in zip(started.pipeline.model.named_parameters(), own.named_parameters(), strict=True):
+        assert torch.equal(one, other), name
+    assert all("keeps the head of" in note for note in started.notes)
+    assert again.train(tmp_path / "n") == pytest.approx(first, abs=1e-6)
+
+
+def test_other_labels_get_a_new_head(tmp_path):
+    _, config = encoder_config(tmp_path, "classification")
+    Classification(config).train(tmp_path / "m")
+    task = Classification(replace(config, start_from=tmp_path / "m"))
+    started = task.initialize([replace_label(example) for example in config.data.splits().train])
+    assert started.pipeline.labels == ["a", "c"]
+    assert started.notes == ["the model gets a new head"]
+
+
 def replace_label(example):
     return example._replace(labels=["c" if label == "b" else label for label in example.labels])
 

@@ -129,7 +129,7 @@ class DecoderTask(Task[Document, "PackedBatch"]):
             check_texts(self.config.data, splits.train, valid)
         elif not valid:
             raise ValueError(f"no text is left for validation: {MORE_DATA}")
-        pipeline, _ = self.initialize(splits.train, run)
+        pipeline = self.initialize(splits.train, run).pipeline
         folder = run.tokens / "stream"
         stream: TokenStream | StreamShards
         batches: PackedBatches | MixedBatches[Any]

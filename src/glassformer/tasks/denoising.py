@@ -104,7 +104,7 @@ class Denoising(Task[PlainText, "PairBatch"]):
         config, splits = self.config, self.config.data.splits()
         valid, test = list(islice(splits.valid, MAX_VALID)), list(splits.test)
         check_texts(config.data, splits.train, valid)
-        pipeline, _ = self.initialize(splits.train, run)
+        pipeline = self.initialize(splits.train, run).pipeline
         rows = token_rows(run, splits.train, pipeline.source_tokenizer.encode_batch, pipeline.longest)
         batches = pipeline.batches(rows, max_tokens=config.train.max_tokens, seed=config.train.seed)
         notes = [
@@ -148,7 +148,7 @@ class Denoising(Task[PlainText, "PairBatch"]):
     @override
     def baseline(self, splits: Splits[PlainText]) -> tuple[str, Scores]:
         """Return name and scores of a baseline that always predicts the training data's most frequent target token."""
-        pipeline, _ = self.initialize(splits.train)
+        pipeline = self.initialize(splits.train).pipeline
 
         def wanted(texts: Iterable[PlainText]) -> Iterator[np.ndarray[Any, np.dtype[np.int64]]]:
             rows = InMemoryRows(texts_of(texts), pipeline.source_tokenizer.encode_batch, longest=pipeline.longest)

@@ -39,6 +39,8 @@ class EncoderTask(Task[Example, "LabeledBatch"]):
     for each example, one after the other."""
     fewest_valid: ClassVar[int] = 1
     """Fewest validation examples that can be scored."""
+    HEAD_SETTINGS: ClassVar[tuple[str, ...]] = ("labels", "multi_label")
+    """Settings of the pipeline that a head is made for: a model whose settings are the same keeps its head."""
     when_long: ClassVar[str] = "were cut"
     """End of the printed note about texts that are longer than the model's limit, which says what happens to them."""
 
@@ -79,23 +81,20 @@ class EncoderTask(Task[Example, "LabeledBatch"]):
     def initialize(self, train: Iterable[Example], run: "RunFolder | None" = None) -> Initialized:
         from glassformer.models import EncoderModel
         from glassformer.pipelines.encoder_pipeline import Reader
-        from glassformer.tasks.warm_start import grow_to, load_encoder, new_head_parameters
+        from glassformer.tasks.warm_start import grow_to, load_encoder, load_with_head, new_head_parameters
 
         config, kind, examples = self.config, self.pipeline_class(), list(train)
         found = self.head_settings(examples)  # in a resumed run too, because the data may have changed
         head, settings = found if run is None else run.keep_json("head.json", lambda: found)
         if config.base_model is not None:
-            keep_if = None if config.grow_from is None else settings
-            model, reader = load_encoder(
-                config.base_model,
-                kind.head,
-                head,
-                keep_if,
-                config.base_flag,
-                accepts_decoder=kind.accepts_decoder and config.grow_from is None,
-            )
+            about = {"task": self.name, **{name: settings[name] for name in self.HEAD_SETTINGS if name in settings}}
+            accepts = {"accepts_decoder": kind.accepts_decoder and config.grow_from is None}
+            kept = load_with_head(config.base_model, kind.head, about, **accepts)
+            model, reader = kept or load_encoder(config.base_model, kind.head, head, config.base_flag, **accepts)
             grown = grow_to(model, config) if isinstance(model, EncoderModel) else model
-            return Initialized(kind(grown, reader, **settings), new_head_parameters(model))
+            parameters = new_head_parameters(model)
+            note = f"the model keeps the head of {config.base_model}" if kept else "the model gets a new head"
+            return Initialized(kind(grown, reader, **settings), parameters, [note] if parameters else [])
         texts = [text for example in examples for text in self._inputs(example)]
         parts = (part for text in texts for part in text if part is not None)
         own = stored_tokenizer(run, lambda: Tokenizer.train(parts, config.model.vocab_size, config.tokenizer))
@@ -116,7 +115,7 @@ class EncoderTask(Task[Example, "LabeledBatch"]):
             found = "1 example is" if len(valid) == 1 else f"{len(valid) or 'no'} examples are"
             needed = f", and scores need {self.fewest_valid}" if valid else ""
             raise ValueError(f"{found} left for validation{needed}: {MORE_DATA}")
-        pipeline, new_parameters = self.initialize(train, run)
+        pipeline, new_parameters, about_model = self.initialize(train, run)
         self.hiding = pipeline.reader.hides
         self.rows(pipeline, valid)  # a label that cannot be scored is an error now, not after an hour of training
         versions = self.tokenize(run, pipeline, train)
@@ -134,7 +133,7 @@ class EncoderTask(Task[Example, "LabeledBatch"]):
             self.in_batches(versions, pipeline.reader.pad),
             evaluate,
             test or valid,
-            [*notes, *skipped_note(skipped)],
+            [*notes, *about_model, *skipped_note(skipped)],
             new_parameters,
             n_train=len(train),
             is_test=bool(test),

@@ -101,7 +101,7 @@ class Masking(Task[PlainText, "MaskedBatch"]):
         config, splits = self.config, self.config.data.splits()
         valid, test = list(islice(splits.valid, MAX_VALID)), list(splits.test)
         check_texts(config.data, splits.train, valid)
-        pipeline, new_parameters = self.initialize(splits.train, run)
+        pipeline, new_parameters, _ = self.initialize(splits.train, run)
         rows = token_rows(run, splits.train, pipeline.encode, pipeline.longest)
         batches = pipeline.batches(rows, max_tokens=config.train.max_tokens, seed=config.train.seed)
         hidden = "a special token of its own" if mask_of(pipeline.reader) != UNKNOWN else "<unk>"
@@ -162,7 +162,7 @@ class Masking(Task[PlainText, "MaskedBatch"]):
         """Return name and scores of a baseline that always predicts the training data's most frequent masked token."""
         from glassformer.data.batching.labeled_batches import IGNORED
 
-        pipeline, _ = self.initialize(splits.train)
+        pipeline = self.initialize(splits.train).pipeline
 
         def hidden(texts: Iterable[PlainText]) -> Iterator[np.ndarray[Any, np.dtype[np.int64]]]:
             rows = InMemoryRows(texts_of(texts), pipeline.encode, longest=pipeline.longest)

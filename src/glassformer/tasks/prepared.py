@@ -26,7 +26,9 @@ class Initialized(NamedTuple):
     pipeline: Any
     """The task's pipeline, with model and tokenizer."""
     new_parameters: Collection[str] = ()
-    """Names of the parameters of a new head, which the checkpoint of `--from` does not have."""
+    """Names of the parameters of a head, which learn fully beside adapters."""
+    notes: Sequence[str] = ()
+    """Sentences about the model, which are printed before training."""
 
 
 class Prepared(NamedTuple, Generic[Example, Batch]):

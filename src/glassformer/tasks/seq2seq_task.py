@@ -127,7 +127,7 @@ class Seq2SeqTask(Task[Example, "PairBatch"]):
                 f"--{name.replace('_', '-')}" for name in self.config.data.FILE_FIELDS if name.startswith("valid")
             )
             raise ValueError(f"no pairs are left for validation: {MORE_DATA.replace('--valid', flags)}")
-        pipeline, _ = self.initialize(splits.train, run)
+        pipeline = self.initialize(splits.train, run).pipeline
         (valid_files,) = self.tokenize(run, pipeline, splits.valid, is_train=False)
         base = pipeline.base
         marks = None if base is None else PairMarks(base.target.pad or 0, pipeline.begin)

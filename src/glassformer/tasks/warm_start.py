@@ -57,27 +57,39 @@ def load_encoder(
     folder: Path,
     head: str,
     settings: Mapping[str, Any],
-    keep_if: Mapping[str, Any] | None = None,
     flag: str = FROM,
     *,
     accepts_decoder: bool = False,
 ) -> tuple[TextReader, Reader]:
     """Load an encoder and its tokenizer. A new `head`, with these `settings` of the model config, replaces its head.
 
-    With `accepts_decoder` the model may be a decoder, whose head reads the last token of a text. With `keep_if`, the
-    model keeps its head if it is such a head and the folder's `task.json` has these values, such as the same labels.
+    With `accepts_decoder` the model may be a decoder, whose head reads the last token of a text.
     """
-    if keep_if is not None and (folder / TASK).exists():
-        model, about = load_checkpoint(folder, EncoderModel, flag=flag), read_about(folder)
-        is_same = all(about.get(name) == value for name, value in keep_if.items())
-        if is_same and model.config == model.config.with_head(head, **settings):
-            return model, load_reader(folder)
     body: TextReader
     if accepts_decoder and isinstance(found := load_model(folder, adapt=without_head), DecoderModel):
         body, settings = found, {**settings, "pooling": "last"}
     else:
         body = load_checkpoint(folder, EncoderModel, adapt=without_head, flag=flag)
     return with_new_head(body, body.config.with_head(head, **settings)), load_reader(folder)
+
+
+def load_with_head(
+    folder: Path, head: str, about: Mapping[str, Any], *, accepts_decoder: bool = False
+) -> tuple[TextReader, Reader] | None:
+    """Load a model with its head, and its tokenizer, if the head can be trained further; otherwise return None.
+
+    It can if it is such a `head` and the folder's `task.json` has the values of `about`, such as the same labels.
+    """
+    folder = find_model(folder)
+    if not (folder / TASK).is_file():
+        return None
+    found = read_about(folder)
+    if any(found.get(name) != value for name, value in about.items()):
+        return None
+    model = load_model(folder)
+    if not isinstance(model, (EncoderModel, DecoderModel) if accepts_decoder else EncoderModel):
+        return None
+    return (model, load_reader(folder)) if model.config.head == head else None
 
 
 def with_new_head(body: AnyBody, config: ModelConfig) -> AnyBody:
@@ -141,7 +153,7 @@ def load_reader(folder: Path) -> Reader:
 
 
 def new_head_parameters(model: TextReader) -> list[str]:
-    """Return the names of the head's parameters of a model whose head is new, so that LoRA trains them fully."""
+    """Return the names of the head's parameters, which LoRA trains fully."""
     return [name for name, _ in model.named_parameters() if name.startswith("head.")]
 
 
