@@ -13,13 +13,16 @@ import torch
 
 from checkpoint.cached_repositories import put_in_cache
 from cli.mirror import Mirror
+from glassformer.checkpoint import load_model
 from glassformer.cli.flag_parser import UsageError, call_function
 from glassformer.cli.info import info
 from glassformer.cli.run import _as_utf8
 from glassformer.cli.run import run as run_command
 from glassformer.cli.run_options import search_of
+from glassformer.decoding import GenerationConfig
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel
 from glassformer.pipelines.answerer import Answerer
+from glassformer.pipelines.chat_model import ChatModel
 from glassformer.pipelines.classifier import Classifier
 from glassformer.pipelines.code_model import CodeModel
 from glassformer.pipelines.comparer import Comparer, ParaphraseDetector
@@ -30,6 +33,7 @@ from glassformer.pipelines.language_model import LanguageModel
 from glassformer.pipelines.load import load
 from glassformer.pipelines.mask_filler import MaskFiller
 from glassformer.pipelines.pipeline import LineAnswer
+from glassformer.pipelines.pretrained_base import read_base
 from glassformer.pipelines.tagger import Tagger
 from glassformer.pipelines.translator import Translator
 from glassformer.tasks.configs.small_models import small_decoder, small_encoder, small_encoder_decoder
@@ -376,7 +380,7 @@ def test_run_imports_no_code_of_training_plotting_or_metrics(tmp_path):
     assert "glassformer.pipelines.code_model" in imported
     wrong = [name for name in imported if any(f"{name}.".startswith(f"{one}.") for one in NOT_IMPORTED_BY_RUN)]
     assert not wrong
-    assert len(imported) < 300  # 281 in November 2026; `import torch` alone imports 1,122
+    assert len(imported) < 310  # 300 in November 2026; `import torch` alone imports 1,122
 
 
 def test_the_error_without_a_gpu_names_the_flag(call, monkeypatch, tmp_path):
@@ -427,3 +431,15 @@ def test_languages_of_a_pretrained_translator_are_options(run, tmp_path):
     code, _, err = run(make(Translator), "--target-language", "de", stdin="one\n")
     assert code == 2
     assert "--target-language has no effect: m is a translator, which takes" in err
+
+
+def test_a_chat_model_answers_lines_and_continues_a_prompt(run, tmp_path, monkeypatch):
+    save_decoder(tmp_path / "hf")
+    tool = ChatModel(load_model(tmp_path / "hf"), read_base(tmp_path / "hf"))
+    tool.generation, asked = GenerationConfig(max_new_tokens=2), []
+    usual = tool.answer_to
+    monkeypatch.setattr(tool, "answer_to", lambda messages: asked.append(messages[-1]["content"]) or usual(messages))
+    for options, is_message in (((), True), (("--chat",), True), (("--prompt", "one two"), False)):
+        asked.clear()
+        assert run(tool, *options, stdin="one two\n")[0] == 0
+        assert ("one two" in asked) == is_message

@@ -4,6 +4,7 @@ import pytest
 
 from glassformer.checkpoint import load_model
 from glassformer.data.readers.conversations import AnswerPair, Conversation
+from glassformer.decoding import GenerationConfig
 from glassformer.pipelines.chat_model import ChatModel, PreferenceModel
 from glassformer.pipelines.load import load
 from glassformer.pipelines.pretrained_base import read_base
@@ -44,3 +45,12 @@ def test_long_conversations_are_counted_and_left_out(folder):
     assert found["win_rate"] == 50
     with pytest.raises(ValueError, match="no pair of answers to score on"):
         pairs.score([])
+
+
+def test_lines_are_messages_unless_the_caller_continues_them(folder):
+    model = ChatModel(load_model(folder), read_base(folder))
+    short = GenerationConfig(max_new_tokens=5, min_new_tokens=5)
+    asked, continued = (model.run("one two", chat=chat, config=short) for chat in (True, False))
+    assert asked != continued
+    assert model.run("one two", config=short) == asked
+    assert model.run(["one two"], config=short) == [asked]

@@ -157,12 +157,14 @@ def _use(model: Any, given: Given, lines: LineOptions, answers: AnswerOptions, d
         n_best=answers.n_best,
         with_scores=answers.scores or answers.json,
         generation=_generation_of(model, given),
-        chat=decoder.chat,
+        chat=decoder.chat or None,
         system=decoder.system,
     )
-    if decoder.chat and isinstance(model, Generator):
+    generator: Any = model  # --prompt and --chat are refused earlier for other models
+    is_chat = decoder.chat or (decoder.prompt is None and isinstance(model, Generator) and model.answers_messages)
+    if is_chat:
         # An error in the template is raised once, before any line.
-        model.answer_to(as_messages("Hello", decoder.system))
+        generator.answer_to(as_messages("Hello", decoder.system))
     is_plain = request.n_best is None and not answers.scores and not answers.json
 
     def answer(texts: list[str]) -> list[str]:
@@ -180,13 +182,13 @@ def _use(model: Any, given: Given, lines: LineOptions, answers: AnswerOptions, d
     if decoder.prompt is not None:
         if is_plain:
             messages = as_messages(decoder.prompt, decoder.system)
-            prompt = model.answer_to(messages) if decoder.chat else model.read(decoder.prompt)
-            _show(_write(model, prompt, request))
+            prompt = generator.answer_to(messages) if is_chat else generator.read(decoder.prompt)
+            _show(_write(generator, prompt, request))
         else:
-            (found,) = model.answer_texts([decoder.prompt], request)
+            (found,) = generator.answer_texts([decoder.prompt], request)
             print(as_line(found, answers).replace("\n", "\\n"))
-    elif decoder.chat and lines.input is None and sys.stdin.isatty() and is_plain:
-        _converse(model, request, quiet=lines.quiet)
+    elif is_chat and lines.input is None and sys.stdin.isatty() and is_plain:
+        _converse(generator, request, quiet=lines.quiet)
     else:
         if lines.input is None and sys.stdin.isatty() and not lines.quiet:
             print("Type a line and press Enter. Ctrl-D ends.", file=sys.stderr)

@@ -160,7 +160,8 @@ class DecoderOptions:
     prompt: str | None = None
     """Continue this text instead of reading lines, and show the result while it is generated."""
     chat: bool = False
-    """Answer each line as a message instead of continuing it. On a terminal, hold a conversation."""
+    """Answer each line as a message instead of continuing it, as models of train chat and train preference always do.
+    On a terminal, hold a conversation."""
     system: str | None = None
     """The system message before each conversation. Needs --chat."""
     stop: tuple[str, ...] = ()

@@ -33,6 +33,8 @@ BATCH_TOKENS = 2048
 class ConversationPipeline(Generator, TrainedPipeline[ChatExample], Generic[ChatExample]):
     """The base class of decoders that were fine-tuned to answer messages, with their tokenizer and chat template."""
 
+    answers_messages = True
+
     def __init__(self, model: DecoderModel, base: PretrainedBase, generation: GenerationConfig | None = None):
         super().__init__(model, base.source, generation)
         self.base = base

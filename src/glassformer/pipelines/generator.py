@@ -26,6 +26,9 @@ from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
 class Generator(Pipeline):
     """A decoder-only model with its tokenizer, which continues texts, or answers messages if it has a chat template."""
 
+    answers_messages: bool = False
+    """Whether a line is a message to answer, unless the caller says so."""
+
     def __init__(
         self,
         model: DecoderModel,
@@ -47,21 +50,24 @@ class Generator(Pipeline):
         return self.tokenizer.chat_template is not None
 
     @overload
-    def run(self, lines: str, *, chat: bool = False, config: GenerationConfig | None = None) -> str: ...
+    def run(self, lines: str, *, chat: bool | None = None, config: GenerationConfig | None = None) -> str: ...
     @overload
-    def run(self, lines: ManyTexts, *, chat: bool = False, config: GenerationConfig | None = None) -> list[str]: ...
     def run(
-        self, lines: str | ManyTexts, *, chat: bool = False, config: GenerationConfig | None = None
+        self, lines: ManyTexts, *, chat: bool | None = None, config: GenerationConfig | None = None
+    ) -> list[str]: ...
+    def run(
+        self, lines: str | ManyTexts, *, chat: bool | None = None, config: GenerationConfig | None = None
     ) -> str | list[str]:
         """Return the continuation of each text; with `chat`, the answer to each text as a message.
 
-        One string gives one string. The texts are independent: they are no conversation.
+        None is `answers_messages`, which only models of `glassformer train chat` and `train preference` do. One string
+        gives one string. The texts are independent: they are no conversation.
         """
         request = LineRequest(chat=chat, generation=config)
         return each_text(lines, lambda several: self._run(several, request), "lines")
 
     def answer_lines(self, lines: Sequence[str], request: LineRequest) -> list[LineAnswer]:
-        """Return the continuation of each line; with `request.chat`, the answer to each line as a message.
+        """Return the continuation of each line, or the answer to each line as a message (see `LineRequest.chat`).
 
         A blank line stays blank.
         """
@@ -71,12 +77,13 @@ class Generator(Pipeline):
         """Answer texts as `answer_lines` does, but an empty one too: the model then starts a new text."""
         if not lines:
             return []
-        if request.chat:
+        is_chat = self.answers_messages if request.chat is None else request.chat
+        if is_chat:
             prompts = [self.answer_to(as_messages(text, request.system)) for text in lines]
         else:
             prompts = [self.read(text) for text in lines]
         found = self.candidates_after(prompts, request.generation, with_scores=request.with_scores)
-        if request.chat:  # an answer is a text of its own
+        if is_chat:  # an answer is a text of its own
             found = [[one._replace(text=one.text.removeprefix(" ")) for one in several] for several in found]
         return [answer_of(one, request) for one in found]
 

@@ -116,8 +116,8 @@ class LineRequest:
     """Whether to return scores. A beam search has them anyway; otherwise computing them takes extra time."""
     generation: "GenerationConfig | None" = None
     """Generation settings; None uses those of the pipeline."""
-    chat: bool = False
-    """Whether each line is a message to answer instead of a text to continue."""
+    chat: bool | None = None
+    """Whether each line is a message to answer instead of a text to continue; None leaves that to the model."""
     system: str | None = None
     """The system message of each conversation."""
 
