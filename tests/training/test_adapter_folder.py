@@ -96,13 +96,13 @@ def test_training_saves_an_adapter_that_peft_loads(tmp_path):
         glassformer.train("translation", out=tmp_path / "b", lora_save="adapter", **files, updates=1)
 
 
-def test_an_adapter_that_no_folder_can_express_is_refused_before_training(tmp_path):
+def test_an_adapter_that_could_not_be_loaded_is_refused_before_training(tmp_path):
     text = tmp_path / "a.txt"
     text.write_text("one two three four five\n\n" * 200, encoding="utf-8")
     small = {"d_model": 16, "n_heads": 2, "vocab_size": 300, "context": 16, "max_tokens": 64, "device": "cpu"}
     glassformer.train("language", data=[text], out=tmp_path / "m", updates=2, **small)
     steps = []
-    with pytest.raises(UnsupportedModelError, match=r"expresses this model by other matrices.*--lora-save merged"):
+    with pytest.raises(ValueError, match=r"m: expected a model in Hugging Face's format.*--to hf.*--lora-save merged"):
         glassformer.train(
             "language", data=[text], out=tmp_path / "t", start_from=tmp_path / "m", updates=2, device="cpu",
             lora_rank=2, lora_save="adapter", on_step=steps.append,

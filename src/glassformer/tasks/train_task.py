@@ -12,7 +12,9 @@ from typing import Any
 import torch
 
 from glassformer.checkpoint import OutputExistsError
+from glassformer.checkpoint.download_cache import find_model
 from glassformer.checkpoint.external_formats import ORIGIN
+from glassformer.checkpoint.hf.folder import is_hf_folder
 from glassformer.checkpoint.output_folder import check_output
 from glassformer.checkpoint.unread_weights import reading_later
 from glassformer.metrics.scores import Scores
@@ -289,6 +291,13 @@ def _check_options(task: AnyTask) -> None:
         raise ValueError("lora_save='adapter' without adapters: expected --lora-rank")
     if train.lora_rank and task.config.start_from is None:
         raise ValueError(f"lora_rank={train.lora_rank} without a model to adapt: expected --from MODEL")
+    if train.lora_save == "adapter" and task.config.start_from is not None:
+        base = find_model(task.config.start_from)
+        if base.exists() and not (base.is_dir() and is_hf_folder(base)):  # with which alone an adapter is loaded
+            raise ValueError(
+                f"--lora-save adapter with --from {task.config.start_from}: expected a model in Hugging Face's format, "
+                f"which glassformer convert {task.config.start_from} --to hf --out FOLDER makes, or --lora-save merged"
+            )
 
 
 def _choose_defaults(task: AnyTask, run: RunFolder, began: float) -> list[str]:
