@@ -329,3 +329,22 @@ def test_a_model_is_not_converted_onto_itself(tmp_path):
     with pytest.raises(ValueError, match="is the model itself"):
         convert(tmp_path / "m", tmp_path / "m", "hf", overwrite=True)
     load_model(tmp_path / "m")
+
+
+@pytest.mark.parametrize("kind", [Classifier, Tagger])
+def test_an_onnx_folder_lists_the_names_of_the_outputs(kind, tmp_path, monkeypatch):
+    found = {}
+    monkeypatch.setattr(
+        "glassformer.pipelines.conversion.export_onnx", lambda model, out, texts, **_: found.update(texts)
+    )
+    tool = make(kind)
+    tool.save(tmp_path / "m", "card")
+    convert(tmp_path / "m", tmp_path / "onnx", "onnx")
+    names = json.loads(found["labels.json"])
+    assert len(names) == tool.model.config.n_labels
+    assert names[: len(tool.labels)] == tool.labels or {"O", f"B-{tool.labels[0]}"} <= {*names}
+    found.clear()
+    make(Translator).save(tmp_path / "t", "card")
+    convert(tmp_path / "t", tmp_path / "onnx", "onnx")
+    assert found
+    assert "labels.json" not in found

@@ -50,6 +50,8 @@ TEXTS = (
     "target_tokenizer.json",
 )
 """Names of the tokenizer and generation files that `convert` reads from a model folder and may copy to the new one."""
+LABELS = "labels.json"
+"""The file of an ONNX folder that lists the names of the classes, in the order of the outputs."""
 SCORE_FUNCTIONS = ("sentence_transformers", "sbert_ce_default_activation_function")
 """Keys of `config.json` with which sentence-transformers names the function on the score of a cross-encoder."""
 
@@ -141,6 +143,9 @@ def convert(
                 overwrite=overwrite,
             )
         elif to == "onnx":
+            names = (values | hf_labels(path, model)).get("id2label")
+            if names is not None and model.config.n_labels == len(names):
+                texts[LABELS] = json.dumps(list(names.values()), ensure_ascii=False, indent=2)
             export_onnx(model, out, texts, overwrite=overwrite)
         elif to == "ct2":
             if not isinstance(model, EncoderDecoderModel):
