@@ -86,6 +86,30 @@ def test_a_used_port_is_reported_with_what_to_do():
             open_socket("127.0.0.1", taken.getsockname()[1])
 
 
+def test_the_parts_of_a_response_are_sent_at_once():
+    """Without TCP_NODELAY, responses on a kept-alive connection arrive 40 ms late."""
+    found = []
+
+    class NoteOption(asyncio.Protocol):
+        def connection_made(self, transport):
+            accepted = transport.get_extra_info("socket")
+            found.append(accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            transport.close()
+
+    async def run():
+        loop = asyncio.get_running_loop()
+        with open_socket("127.0.0.1", 0) as listening:
+            server = await loop.create_server(NoteOption, sock=listening)
+            reader, writer = await asyncio.open_connection(*listening.getsockname())
+            await asyncio.wait_for(reader.read(), 5)
+            writer.close()
+            server.close()
+
+    asyncio.run(run())
+    assert found
+    assert all(found)
+
+
 def test_a_silent_connection_is_closed(monkeypatch):
     """In this process, with a short limit."""
     monkeypatch.setattr(PatientProtocol, "head_seconds", 0.2)
