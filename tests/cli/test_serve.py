@@ -7,6 +7,8 @@ import pytest
 from glassformer.cli import main
 from glassformer.cli.run_options import ComputeOptions
 from glassformer.cli.serve import _load
+from glassformer.pipelines.classifier import Classifier
+from pipelines.tiny_pipelines import make
 
 
 def call(monkeypatch, capsys, *arguments):
@@ -46,6 +48,23 @@ def test_a_missing_model_is_named(monkeypatch, capsys, tmp_path):
     code, printed = call(monkeypatch, capsys, tmp_path / "nothing", "--port", 0)
     assert code == 1
     assert "no such model folder" in printed.err
+
+
+def test_a_missing_further_model_is_named_before_the_first_is_loaded(monkeypatch, capsys, tmp_path):
+    make(Classifier).save(tmp_path / "first", "A tiny random model.")
+    monkeypatch.setattr(ComputeOptions, "load", lambda self, path: pytest.fail("a model was loaded"))
+    code, printed = call(monkeypatch, capsys, tmp_path / "first", f"other={tmp_path / 'nothing'}", "--port", 0)
+    assert code == 1
+    assert "nothing: no such model folder" in printed.err
+
+
+def test_a_model_larger_than_keep_loaded_is_named_without_a_traceback(monkeypatch, capsys, tmp_path):
+    make(Classifier).save(tmp_path / "first", "A tiny random model.")
+    monkeypatch.setattr(ComputeOptions, "load", lambda self, path: pytest.fail("a model was loaded"))
+    code, printed = call(monkeypatch, capsys, tmp_path / "first", "--keep-loaded", 1e-9, "--port", 0)
+    assert code == 1
+    assert printed.err.startswith("glassformer: ")
+    assert "GB: expected at most --keep-loaded 1e-09; raise it" in printed.err
 
 
 def test_without_its_packages_the_install_command_is_shown(monkeypatch, capsys):

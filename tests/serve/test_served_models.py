@@ -8,7 +8,7 @@ from glassformer.pipelines.generator import Generator
 from glassformer.pipelines.translator import Translator
 from glassformer.serve.api_errors import ApiError
 from glassformer.serve.compute_thread import ComputeThread
-from glassformer.serve.served_models import ModelShelf, file_size, parse_models
+from glassformer.serve.served_models import ModelShelf, check_models, file_size, parse_models
 from glassformer.serve.server_metrics import ServerMetrics
 from glassformer.serve.server_options import BatchOptions, RequestLimits
 from pipelines.tiny_pipelines import make
@@ -33,6 +33,30 @@ def test_a_model_is_named_by_its_folder_or_by_the_user(tmp_path, monkeypatch):
 def test_wrong_names_are_refused(words, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         parse_models(words)
+
+
+def test_the_files_of_models_are_checked(model_paths):
+    check_models(model_paths, keep_loaded=0)
+    check_models(model_paths, keep_loaded=1)
+
+
+@pytest.mark.parametrize(
+    ("make_path", "message"),
+    [
+        (lambda path: None, "m: no such model folder"),
+        (lambda path: path.mkdir(), "manifest.json is missing: expected a model folder"),
+        (lambda path: path.write_text("no model"), "m: expected a model folder, a GGUF file, or a llama2.c .bin file"),
+    ],
+)
+def test_a_path_without_a_model_is_refused(model_paths, tmp_path, make_path, message):
+    make_path(tmp_path / "m")
+    with pytest.raises((OSError, ValueError), match=re.escape(message)):
+        check_models({**model_paths, "m": tmp_path / "m"}, keep_loaded=0)
+
+
+def test_a_model_larger_than_the_memory_for_models_is_refused(model_paths):
+    with pytest.raises(ValueError, match=r"chat.gguf has 0.00 GB: expected at most --keep-loaded 1e-09; raise it"):
+        check_models({"chat": model_paths["chat"]}, keep_loaded=1e-9)
 
 
 def test_the_size_of_a_model_is_that_of_its_files(tmp_path):
@@ -197,12 +221,10 @@ def test_a_model_that_fails_to_load_fails_its_request_and_can_be_tried_again(pat
     asyncio.run(use())
 
 
-def test_unknown_and_oversized_models_are_refused(paths):
+def test_unknown_models_are_refused(paths):
     async def use():
         with pytest.raises(ApiError, match="there is no such model") as caught:
             shelf_of(paths, []).find("d")
         assert caught.value.status == 404
-        with pytest.raises(ValueError, match="expected at most --keep-loaded"):
-            shelf_of(paths, [], keep_loaded=1e-9)
 
     asyncio.run(use())

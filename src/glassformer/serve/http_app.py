@@ -30,7 +30,7 @@ from glassformer.serve.compute_thread import ComputeThread
 from glassformer.serve.direct_route import DirectEndpoint, DirectRoute
 from glassformer.serve.openai_schemas import ChatRequest, CompletionRequest
 from glassformer.serve.rate_limit import RateLimit
-from glassformer.serve.served_models import ModelShelf
+from glassformer.serve.served_models import ModelShelf, check_models
 from glassformer.serve.server_metrics import ServerMetrics
 from glassformer.serve.server_options import BatchOptions, ListenOptions, RequestLimits
 from glassformer.serve.server_state import ServerState
@@ -63,7 +63,7 @@ def make_app(
     no_jobs: str = "",
     load_options: Mapping[str, Any] | None = None,
 ) -> FastAPI:
-    """Return the application for some models. The first one is loaded at once.
+    """Return the application for some models. The files of all are checked, and the first one is loaded.
 
     Args:
         models: The path of each model by its name.
@@ -72,6 +72,7 @@ def make_app(
         no_jobs: Why the server only generates text; empty if it does all else, too.
         load_options: The options of `load`, if engines may run in separate processes.
     """
+    check_models(models, batch.keep_loaded)
     metrics = ServerMetrics()
     compute = ComputeThread(metrics, no_jobs)
 

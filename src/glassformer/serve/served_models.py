@@ -12,7 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from glassformer.base.checks import shown
-from glassformer.base.names import suggestion
+from glassformer.base.names import no_such_model, suggestion
+from glassformer.checkpoint.download_cache import find_model
+from glassformer.checkpoint.external_formats import is_external, read_external
+from glassformer.checkpoint.layout import READ_FILES
+from glassformer.checkpoint.load_errors import naming_errors
+from glassformer.checkpoint.safe_files import SealedFolder
 from glassformer.decoding.engine import Engine
 from glassformer.pipelines.embedder import Embedder
 from glassformer.pipelines.encoder_pipeline import EncoderPipeline
@@ -57,8 +62,29 @@ def parse_models(words: tuple[str, ...]) -> dict[str, Path]:
     return found
 
 
+def check_models(models: Mapping[str, Path], keep_loaded: float) -> None:
+    """Raise an error with the path of the first model that cannot be served, before any of them is loaded.
+
+    The error is a ValueError or OSError. It says that files are missing, that their headers are not those of a model,
+    or that a model is larger than --keep-loaded, in GB, where 0 is no limit.
+    """
+    for path in models.values():
+        found = find_model(path)
+        if not found.exists():
+            raise FileNotFoundError(no_such_model(path))
+        with naming_errors(path):
+            if is_external(found):
+                read_external(found)
+            else:
+                SealedFolder(found).check_listed(READ_FILES)
+        size = file_size(path) / GIGABYTE
+        if keep_loaded and size > keep_loaded:
+            raise ValueError(f"{path} has {size:.2f} GB: expected at most --keep-loaded {keep_loaded:g}; raise it")
+
+
 def file_size(path: Path) -> int:
     """Return the bytes of a model's files, by which --keep-loaded counts."""
+    path = find_model(path)
     files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
     return sum(file.stat().st_size for file in files)
 
@@ -125,12 +151,6 @@ class ModelShelf:
         self._is_loading = False
         self._unloaded: list[Lane] = []
         """The engines of unloaded models, which end before the next model is loaded."""
-        for model in self.models.values():
-            if self._budget and model.size > self._budget:
-                raise ValueError(
-                    f"{model.path} has {model.size / GIGABYTE:.2f} GB: expected at most --keep-loaded "
-                    f"{batch.keep_loaded:g}; raise it"
-                )
 
     def find(self, name: str) -> ServedModel:
         """Return the model with this name, loaded or not. Raises an ApiError with status 404 if there is none."""
