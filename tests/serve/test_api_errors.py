@@ -51,6 +51,10 @@ def test_text_that_is_no_utf8_can_be_reported():
             "top_p='a': expected a valid number",
         ),
         ({"type": "extra_forbidden", "loc": ("body", "foo"), "msg": "", "input": 1}, "foo is not a field"),
+        (
+            {"type": "int", "loc": ("body", "query"), "msg": "Input should be at least 0", "input": -1},
+            "query=-1: expected at least 0",
+        ),
         ({"type": "json_invalid", "loc": ("body", 3), "msg": "", "input": {}}, "the body is not JSON"),
         ({"type": "model_type", "loc": ("body",), "msg": "", "input": []}, "the body is not an object"),
         (

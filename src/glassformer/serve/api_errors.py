@@ -123,8 +123,11 @@ def describe_validation(errors: Sequence[Mapping[str, Any]]) -> ApiError:
 
 
 def _field(location: Sequence[int | str]) -> str:
-    """Return where in the body a wrong value is, such as `messages.0.role`, without the names of pydantic's types."""
-    parts = [str(part) for part in location if part not in ("body", "query", "path") and part not in _KINDS]
+    """Return where in the body a wrong value is, such as `messages.0.role`, without the names of pydantic's types.
+
+    A location begins with the part of the request: `body`, `query` or `path`.
+    """
+    parts = [str(part) for part in location[1:] if part not in _KINDS]
     return ".".join(part for part in parts if part.isdecimal() or part.replace("_", "").isalpha())
 
 
