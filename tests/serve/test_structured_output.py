@@ -85,6 +85,10 @@ def test_constraints_of_one_request_do_not_share_their_state(model):
     assert scores[tokens[b"b"]] == float("-inf")
 
 
+def test_an_empty_text_may_follow_a_regular_expression(model):
+    assert write(model, maker_of(model, type="regex", pattern=""), seed=0) == ("", True)
+
+
 def test_any_text_needs_no_constraint(model):
     assert constraint_maker(None, model) is None
     assert maker_of(model, type="text") is None
@@ -98,6 +102,8 @@ def test_any_text_needs_no_constraint(model):
         {"type": "regex", "pattern": "("},
         {"type": "json_schema", "json_schema": {"schema": {"type": "nonsense"}}},
         {"type": "json_schema", "json_schema": {"schema": {"$ref": "https://example.org/schema"}}},
+        {"type": "json_schema", "json_schema": {"schema": {"$ref": "#"}}},
+        {"type": "regex", "pattern": r"[^\s\S]"},
         {"type": "json_schema", "json_schema": {"schema": {"description": "x" * 300_000}}},
     ],
 )

@@ -96,7 +96,7 @@ class ConstraintMaker:
 def constraint_maker(format: ResponseFormat | None, model: ServedModel) -> ConstraintMaker | None:
     """Return the maker of constraints for a model's texts; None if any text is allowed.
 
-    Raises an ApiError if the schema or the regular expression cannot be read.
+    Raises an ApiError if the schema or the regular expression cannot be read, or no text follows it.
     """
     if format is None or format.type == "text":
         return None
@@ -124,7 +124,12 @@ def constraint_maker(format: ResponseFormat | None, model: ServedModel) -> Const
         reason = shortened(first.get_error().splitlines()[0], 300)
         raise ApiError(400, f"response_format cannot be followed: {reason}", param="response_format")
     end, vocab_size = model.pipeline.end, model.pipeline.model.config.vocab_size
-    return ConstraintMaker(format, first, end, vocab_size)
+    maker = ConstraintMaker(format, first, end, vocab_size)
+    trial = maker()
+    trial.forbid(torch.zeros(vocab_size))
+    if trial.is_complete:  # the grammar has failed at the first token
+        raise ApiError(400, "response_format cannot be followed: no text follows it", param="response_format")
+    return maker
 
 
 def _grammar_tokenizer(model: ServedModel) -> Any:
