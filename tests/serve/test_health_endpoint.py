@@ -1,6 +1,17 @@
+import pytest
+
+
 def test_a_server_says_that_it_lives_and_is_ready(server):
     assert server.ask("/health")[::2] == (200, {"status": "ok"})
     assert server.ask("/ready")[::2] == (200, {"status": "ready"})
+
+
+@pytest.mark.parametrize("path", ["/health", "/ready", "/metrics"])
+def test_head_is_answered_as_get_without_a_body(server, path):
+    asked = server.ask(path)
+    status, headers, body = server.ask(path, method="HEAD")
+    assert (status, headers["Content-Type"]) == (200, asked[1]["Content-Type"])
+    assert body == ""
 
 
 def test_metrics_count_what_was_written(server):

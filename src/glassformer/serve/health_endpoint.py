@@ -1,4 +1,4 @@
-"""`/health`, `/ready` and `/metrics`: what a load balancer and a monitoring system ask."""
+"""`/health`, `/ready` and `/metrics`: what a load balancer and a monitoring system ask, by GET or HEAD."""
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
@@ -10,6 +10,7 @@ router = APIRouter(tags=["Operation"])
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
+@router.head("/health", include_in_schema=False)
 @router.get("/health", summary="Is the process alive?")
 async def health(request: Request) -> JSONResponse:
     """Return status 200 as long as the process answers and its computing thread lives."""
@@ -18,6 +19,7 @@ async def health(request: Request) -> JSONResponse:
     return JSONResponse({"status": "ok"})
 
 
+@router.head("/ready", include_in_schema=False)
 @router.get("/ready", summary="Does the server take requests?")
 async def ready(request: Request) -> JSONResponse:
     """Return status 200 if the first model is loaded, no model has failed and the queue is not full, else 503."""
@@ -31,6 +33,7 @@ async def ready(request: Request) -> JSONResponse:
     return JSONResponse({"status": "ready"})
 
 
+@router.head("/metrics", include_in_schema=False)
 @router.get("/metrics", summary="Metrics for Prometheus")
 async def metrics(request: Request) -> Response:
     """Return the server's metrics as Prometheus reads them."""
