@@ -1,6 +1,7 @@
 import pytest
 
 from glassformer.decoding import EngineFullError
+from glassformer.decoding.engine_request import RequestTooLargeError
 from glassformer.serve.api_errors import SERVER_FAULT, ApiError, as_api_error, bad_value, describe_validation
 
 
@@ -24,12 +25,24 @@ def test_the_type_follows_from_the_status(status, kind):
     [
         (ValueError("wrong"), 400),
         (EngineFullError("3 requests are waiting: expected fewer"), 429),
-        (EngineFullError("the request needs 9 rows"), 400),
+        (RequestTooLargeError(n_rows=9, n_tokens=90, max_rows=4, max_tokens=60), 400),
         (TimeoutError(), 504),
     ],
 )
 def test_errors_of_other_layers_get_a_status(error, status):
     assert as_api_error(error).status == status
+
+
+def test_a_request_that_is_too_large_is_described_by_its_fields_and_the_options_of_the_server():
+    found = as_api_error(RequestTooLargeError(n_rows=4, n_tokens=812, max_rows=4, max_tokens=600))
+    assert "812 tokens" in found.message
+    assert "expected at most 600 (--cache-tokens of the server)" in found.message
+    assert "lower max_tokens" in found.message
+    assert found.param == "max_tokens"
+    assert "max_new_tokens" not in found.message
+    queue = as_api_error(EngineFullError("2 requests are waiting: expected fewer than max_waiting=2"))
+    assert "--max-queue" in queue.message
+    assert "max_waiting" not in queue.message
 
 
 def test_a_fault_of_the_server_is_logged_and_not_described_to_the_client(caplog):

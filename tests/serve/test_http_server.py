@@ -65,7 +65,7 @@ def test_a_full_queue_is_reported_and_passes(small):
     assert {200, 429} == {*statuses}, statuses
     refused = next(answer for answer in answers if answer[0] == 429)
     assert refused[1]["Retry-After"] == "1"
-    assert "are waiting: expected fewer than max_waiting=2" in refused[2]["error"]["message"]
+    assert "more requests are waiting than the server allows (--max-queue)" in refused[2]["error"]["message"]
     assert small.ask("/v1/completions", body)[0] == 200
 
 

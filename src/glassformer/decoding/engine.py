@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from operator import index
 
 from glassformer.decoding.beam import BeamStep, Hypothesis, beam_steps
-from glassformer.decoding.engine_request import EngineFullError, EngineRequest
+from glassformer.decoding.engine_request import EngineFullError, EngineRequest, RequestTooLargeError
 from glassformer.decoding.generation_config import GenerationConfig
 from glassformer.decoding.open_batch import check_inputs, from_beam, last_of, open_batch, sequences_of
 from glassformer.decoding.prefix_reuse import take_rows
@@ -141,10 +141,7 @@ class Engine:
         rows = request.n_rows
         size = rows * request.size_for(self.model)
         if rows > self.max_rows or size > self.max_tokens:
-            raise EngineFullError(
-                f"the request needs {rows} rows and {size} tokens: expected at most max_rows={self.max_rows} "
-                f"and max_tokens={self.max_tokens}; shorten the prompt, lower max_new_tokens, or ask for fewer texts"
-            )
+            raise RequestTooLargeError(n_rows=rows, n_tokens=size, max_rows=self.max_rows, max_tokens=self.max_tokens)
         with self._lock:
             if len(self._waiting) >= self.max_waiting:
                 raise EngineFullError(

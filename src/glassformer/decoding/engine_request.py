@@ -15,6 +15,17 @@ class EngineFullError(RuntimeError):
     """`Engine.submit` refused a request: too many requests wait, or this one alone exceeds a limit of the engine."""
 
 
+class RequestTooLargeError(EngineFullError):
+    """A request needs more rows or more tokens of the cache pool than the engine has."""
+
+    def __init__(self, *, n_rows: int, n_tokens: int, max_rows: int, max_tokens: int):
+        super().__init__(
+            f"the request needs {n_rows} rows and {n_tokens} tokens: expected at most max_rows={max_rows} "
+            f"and max_tokens={max_tokens}; shorten the prompt, lower max_new_tokens, or ask for fewer texts"
+        )
+        self.n_tokens, self.max_tokens = n_tokens, max_tokens
+
+
 @dataclass(eq=False)
 class EngineRequest:
     """A generation request and its progress, as `Engine.submit` returns it. Read `texts` once `is_done`."""

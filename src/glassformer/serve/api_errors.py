@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from glassformer.base.checks import shortened, shown
-from glassformer.decoding.engine_request import EngineFullError
+from glassformer.decoding.engine_request import EngineFullError, RequestTooLargeError
 
 _LOG = logging.getLogger(__name__)
 _TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
@@ -64,10 +64,16 @@ def as_api_error(error: BaseException) -> ApiError:
     """
     if isinstance(error, ApiError):
         return error
+    if isinstance(error, RequestTooLargeError):
+        message = (
+            f"the request needs room for {error.n_tokens} tokens, those of the prompt and max_tokens for each text: "
+            f"expected at most {error.max_tokens} (--cache-tokens of the server); shorten the prompt, lower "
+            "max_tokens, or ask for fewer texts"
+        )
+        return ApiError(400, message, param="max_tokens", code="context_length_exceeded")
     if isinstance(error, EngineFullError):
-        if "are waiting" in str(error):
-            return ApiError(429, str(error), code="queue_full", headers={"Retry-After": "1"})
-        return ApiError(400, str(error), code="context_length_exceeded")
+        message = "more requests are waiting than the server allows (--max-queue): try again later"
+        return ApiError(429, message, code="queue_full", headers={"Retry-After": "1"})
     if isinstance(error, ValueError):
         return ApiError(400, str(error))
     if isinstance(error, TimeoutError):
