@@ -2,6 +2,7 @@ import pytest
 
 from glassformer.decoding import EngineFullError
 from glassformer.decoding.engine_request import RequestTooLargeError
+from glassformer.pipelines.pipeline import InputTooLongError
 from glassformer.serve.api_errors import SERVER_FAULT, ApiError, as_api_error, bad_value, describe_validation
 
 
@@ -26,6 +27,7 @@ def test_the_type_follows_from_the_status(status, kind):
         (ValueError("wrong"), 400),
         (EngineFullError("3 requests are waiting: expected fewer"), 429),
         (RequestTooLargeError(n_rows=9, n_tokens=90, max_rows=4, max_tokens=60), 400),
+        (InputTooLongError("the input has 9 tokens: expected at most 4", "--truncate cuts it"), 400),
         (TimeoutError(), 504),
     ],
 )
@@ -43,6 +45,12 @@ def test_a_request_that_is_too_large_is_described_by_its_fields_and_the_options_
     queue = as_api_error(EngineFullError("2 requests are waiting: expected fewer than max_waiting=2"))
     assert "--max-queue" in queue.message
     assert "max_waiting" not in queue.message
+
+
+def test_an_input_that_is_too_long_is_described_without_options_of_the_command_line():
+    found = as_api_error(InputTooLongError("the input has 9 tokens: expected at most 4", "--truncate cuts it"))
+    assert found.message == "the input has 9 tokens: expected at most 4; shorten it"
+    assert found.code == "context_length_exceeded"
 
 
 def test_a_fault_of_the_server_is_logged_and_not_described_to_the_client(caplog):

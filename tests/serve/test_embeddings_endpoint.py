@@ -1,4 +1,5 @@
 import base64
+import re
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ PATH = "/v1/embeddings"
 
 
 def test_vectors_are_those_of_the_model(server, model_paths):
-    texts = ["the cat", "it is red. " * 20, "a"] * 8
+    texts = ["the cat", "it is red. " * 3, "a"] * 8
     status, _, body = server.ask(PATH, {"model": "embedder", "input": texts})
     assert status == 200
     found = np.array([entry["embedding"] for entry in body["data"]])
@@ -28,6 +29,15 @@ def test_vectors_can_be_sent_as_base64(server):
 
 def test_trained_encoders_make_vectors_too(server):
     assert server.ask(PATH, {"model": "classifier", "input": "the cat"})[0] == 200
+
+
+@pytest.mark.parametrize("name", ["embedder", "classifier"])
+def test_a_text_longer_than_the_model_reads_is_refused_with_the_limit(server, model_paths, name):
+    limit = load(model_paths[name]).model.config.max_len
+    status, _, body = server.ask(PATH, {"model": name, "input": ["the cat", "cat " * 2000]})
+    assert status == 400
+    assert re.match(rf"input 2 of 2 has \d+ tokens: expected at most {limit}, ", body["error"]["message"])
+    assert (body["error"]["param"], body["error"]["code"]) == ("input", "context_length_exceeded")
 
 
 @pytest.mark.parametrize(

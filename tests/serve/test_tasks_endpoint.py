@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 from glassformer.pipelines.load import load
@@ -86,7 +88,7 @@ def test_blanks_have_alternatives_with_probabilities(server):
         ("translator", {"max_tokens": 10**7}, "max_tokens"),
         ("translator", {"input": []}, "input"),
         ("translator", {"input": ["a"] * 1000}, "input"),
-        ("translator", {"input": "cat " * 500}, None),
+        ("translator", {"input": "cat " * 500}, "input"),
         ("extractor", {"input": "no tab"}, None),
         ("extractor", {"input": ["no tab"] * 3}, None),
     ],
@@ -96,6 +98,24 @@ def test_what_has_no_effect_or_is_wrong_is_refused(server, name, body, field):
     assert status == 400, found
     assert found["error"]["param"] == field
     assert "expected" in found["error"]["message"] or "has no effect" in found["error"]["message"]
+
+
+@pytest.mark.parametrize("name", ["translator", "classifier", "filler", "embedder"])
+def test_an_input_that_is_too_long_is_refused_or_cut_as_the_request_says(server, model_paths, name):
+    inputs = ["the cat", "the ___ cat " * 300]
+    status, _, found = server.ask(f"/v1/tasks/{name}", {"input": inputs})
+    assert status == 400
+    assert found["error"]["param"] == "input"
+    assert re.search(r"expected at most \d+.*truncate=true", found["error"]["message"])
+    assert "--truncate" not in found["error"]["message"]
+    results = run(server, name, input=inputs, truncate=True)["results"]
+    if name != "embedder":
+        expected = load(model_paths[name], truncate=True).answer_lines(inputs, LineRequest())
+        assert [one["output"] for one in results] == [answer.line for answer in expected]
+
+
+def test_a_text_that_is_read_in_windows_is_never_too_long(server):
+    assert run(server, "tagger", input="the cat " * 500)["results"]
 
 
 def test_an_unknown_model_is_not_found(server):

@@ -89,7 +89,7 @@ class Embedder(Pipeline):
         limit = self.max_len
         if limit is None:
             return rows
-        self.count_truncated(sum(len(row) > limit for row in rows), len(rows))
+        self.count_truncated(sum(len(row) > limit for row in rows), len(rows), limit)
         # Keep the last token, which ends the text.
         return [row if len(row) <= limit else [*row[: limit - 1], row[-1]] for row in rows]
 

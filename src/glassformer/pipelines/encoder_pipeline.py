@@ -166,7 +166,7 @@ class EncoderPipeline(TrainedPipeline[Example]):
         rows = self.reader.read(texts)
         if limit is None:
             return rows
-        self.count_truncated(sum(len(row) > limit for row in rows), len(rows))
+        self.count_truncated(sum(len(row) > limit for row in rows), len(rows), limit)
         return [row if len(row) <= limit else row.cut(limit) for row in rows]
 
     def embed(self, texts: str | Sequence[str], *, batch_tokens: int | None = None) -> Tensor:

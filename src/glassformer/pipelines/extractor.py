@@ -82,7 +82,7 @@ class Extractor(EncoderPipeline[SpanQuestion]):
 
     def _find(self, asked: list[Pair]) -> list[FoundAnswer]:
         read, n_cut = self._windows(asked)
-        self.count_truncated(n_cut, len(asked))
+        self.count_truncated(n_cut, len(asked), self.model.config.max_len)
         scores = iter(self.answers([window for several in read for window in several]))
         found = []
         for (_, context), several in zip(asked, read, strict=True):

@@ -101,7 +101,7 @@ class MaskFiller(EncoderPipeline[PlainText]):
             asked.append([place for place, token in enumerate(ids) if token == mask and places])
             length = len(ids)
             rows.append(Encoded(ids, read.spans[:length], read.token_types[:length], read.sources[:length]))
-        self.count_truncated(n_cut, len(lines))
+        self.count_truncated(n_cut, len(lines), limit)
         known = words_of(self.reader, self.model)
         wanted = min(2 * n + SHOWN_WORDS, len(known))  # more than n, because several tokens may be the same word
 

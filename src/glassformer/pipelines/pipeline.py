@@ -199,12 +199,27 @@ def answer_lines_with_text(
     return [next(answers) if line.strip() else blank for line in lines]
 
 
+class InputTooLongError(ValueError):
+    """An input is longer than the model reads.
+
+    Args:
+        reason: What was wrong and what was expected.
+        hint: How the caller can have the input cut; empty if it cannot.
+    """
+
+    def __init__(self, reason: str, hint: str = ""):
+        super().__init__(f"{reason}; {hint}" if hint else reason)
+        self.reason = reason
+
+
 class Pipeline(ABC):
     """A model with its tokenizer, ready to use on texts: the base class of all pipelines."""
 
     truncate: bool = False
     """Whether an input that is longer than the model's limit is cut. Otherwise a model that writes text raises a
     ValueError, and an encoder cuts the input and logs a warning."""
+    refuses_long: bool = False
+    """Whether an encoder, too, raises an InputTooLongError. A server sets it, because nobody reads its warnings."""
     batch_tokens: int | None = None
     """The most padded input tokens of a batch, counted once per beam or sample. None is WRITING_BATCH_TOKENS where
     texts are written, and READING_BATCH_TOKENS where they are only read."""
@@ -240,9 +255,9 @@ class Pipeline(ABC):
         long = [index for index, tokens in enumerate(inputs) if len(tokens) > limit]
         if long and not self.truncate:
             name = "the input" if len(inputs) == 1 else f"input {long[0] + 1} of {len(inputs)}"
-            raise ValueError(
-                f"{name} has {len(inputs[long[0]])} tokens: expected at most {limit}, the most that the model reads; "
-                "--truncate (in Python truncate=True) cuts what is longer"
+            raise InputTooLongError(
+                f"{name} has {len(inputs[long[0]])} tokens: expected at most {limit}, the most that the model reads",
+                "--truncate (in Python truncate=True) cuts what is longer",
             )
         self.n_truncated += len(long)
         return [cut(tokens) if len(tokens) > limit else tokens for tokens in inputs]
@@ -252,8 +267,14 @@ class Pipeline(ABC):
         count = f"{self.n_truncated:,} inputs were" if self.n_truncated != 1 else "1 input was"
         return f"{count} longer than the model reads, and cut to fit" if self.n_truncated else ""
 
-    def count_truncated(self, n_cut: int, n_inputs: int) -> None:
-        """Add to `n_truncated` the number of inputs that an encoder cut. Without `truncate`, also log a warning."""
+    def count_truncated(self, n_cut: int, n_inputs: int, limit: int | None) -> None:
+        """Add to `n_truncated` the number of inputs that an encoder cut. Without `truncate`, also log a warning.
+
+        With `refuses_long`, raise an InputTooLongError instead. `limit` is the most tokens that the model reads.
+        """
+        if n_cut and self.refuses_long:
+            name = "the input is" if n_inputs == 1 else f"{n_cut} of {n_inputs} inputs are"
+            raise InputTooLongError(f"{name} too long: expected at most {limit} tokens, the most that the model reads")
         self.n_truncated += n_cut
         if n_cut and not self.truncate:
             _LOG.warning("%d of %d inputs are too long for the model and were cut", n_cut, n_inputs)

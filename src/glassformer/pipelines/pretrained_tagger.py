@@ -71,7 +71,7 @@ class PretrainedTagger(EncoderPipeline[TaggedSentence]):
         rows = self.reader.read([(text, None) for text in texts])
         words = [self._words(text, row) for text, row in zip(texts, rows, strict=True)]
         parts, n_cut = self._parts(rows, words)
-        self.count_truncated(n_cut, len(texts))
+        self.count_truncated(n_cut, len(texts), self.model.config.max_len)
         tags: list[list[str]] = [[] for _ in texts]  # one tag for each word
         scores: list[list[float]] = [[] for _ in texts]
         answers = self.answers([part.encoded for part in parts], batch_tokens=batch_tokens)
@@ -154,7 +154,7 @@ class PretrainedTagger(EncoderPipeline[TaggedSentence]):
                     raise unknown_label(entity.label, labels, example.where)
         sentences = [example.words for example in examples]
         inputs, n_cut = read_words(self.reader, sentences, self.model.config.max_len)
-        self.count_truncated(n_cut, len(sentences))
+        self.count_truncated(n_cut, len(sentences), self.model.config.max_len)
         tags = [[OUTSIDE] * len(words) for words in sentences]  # a word without tokens has no entity
         for one, answer in zip(inputs, self.answers([one.encoded for one in inputs]), strict=True):
             for word, place in zip(one.words, one.places, strict=True):

@@ -91,7 +91,7 @@ class Tagger(EncoderPipeline[TaggedSentence]):
 
     def _tag(self, sentences: Sequence[Sequence[str]], batch_tokens: int | None = None) -> list[list[Entity]]:
         readings, n_cut = read_words(self.reader, sentences, self.model.config.max_len)
-        self.count_truncated(n_cut, len(sentences))
+        self.count_truncated(n_cut, len(sentences), self.model.config.max_len)
         answers = self.answers([reading.encoded for reading in readings], batch_tokens=batch_tokens)
         # A word without tokens gets equal scores for all tags, so that its neighbors decide.
         scores = [np.zeros((len(words), len(self.paths.tags)), dtype=np.float32) for words in sentences]

@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 
 from glassformer.base.checks import shortened, shown
 from glassformer.decoding.engine_request import EngineFullError, RequestTooLargeError
+from glassformer.pipelines.pipeline import InputTooLongError
 
 _LOG = logging.getLogger(__name__)
 _TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
@@ -74,6 +75,8 @@ def as_api_error(error: BaseException) -> ApiError:
     if isinstance(error, EngineFullError):
         message = "more requests are waiting than the server allows (--max-queue): try again later"
         return ApiError(429, message, code="queue_full", headers={"Retry-After": "1"})
+    if isinstance(error, InputTooLongError):
+        return ApiError(400, f"{error.reason}; shorten it", code="context_length_exceeded")
     if isinstance(error, ValueError):
         return ApiError(400, str(error))
     if isinstance(error, TimeoutError):

@@ -77,10 +77,22 @@ def _embedder(model: ServedModel) -> Any:
 
 
 def _count_tokens(model: ServedModel, texts: list[str]) -> int:
+    """Return the number of tokens of some texts. Raises an ApiError for a text that is longer than the model reads."""
     pipeline = model.pipeline
     if isinstance(pipeline, Embedder):
-        return sum(len(pipeline.tokenizer.encode(text)) for text in texts)
-    return sum(len(one.ids) for one in pipeline.reader.read([(text, None) for text in texts]))
+        limit = pipeline.max_len
+        counts = [len(pipeline.tokenizer.encode(pipeline.default_prompt + text)) for text in texts]
+    else:
+        limit = pipeline.model.config.max_len
+        counts = [len(one) for one in pipeline.reader.read([(text, None) for text in texts])]
+    for number, count in enumerate(counts, 1):
+        if limit is not None and count > limit:
+            name = "the input" if len(texts) == 1 else f"input {number} of {len(texts)}"
+            message = (
+                f"{name} has {count} tokens: expected at most {limit}, the most that {model.name} reads; shorten it"
+            )
+            raise ApiError(400, message, param="input", code="context_length_exceeded")
+    return sum(counts)
 
 
 def _encoded(vector: "np.ndarray[Any, np.dtype[np.float32]]", encoding: str | None) -> list[float] | str:

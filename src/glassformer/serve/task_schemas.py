@@ -38,6 +38,7 @@ class TaskRequest(RequestBody):
     )
     scores: bool = Field(False, description="Return the mean log-probability of each text.")
     alignment: bool = Field(False, description="Return which words of a translation come from which words.")
+    truncate: bool = Field(False, description="Cut an input that is longer than the model reads; else it is an error.")
     beam: Annotated[int, Field(ge=1, le=64)] | None = Field(None, description="Beam width; 1 is greedy search.")
     max_tokens: Annotated[int, Field(ge=1)] | None = Field(None, description="The most tokens of each text.")
     temperature: Annotated[float, Field(ge=0, le=10)] | None = Field(

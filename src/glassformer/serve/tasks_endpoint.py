@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse
 from glassformer.decoding import GenerationConfig
 from glassformer.pipelines.classifier import Classifier
 from glassformer.pipelines.mask_filler import MaskFiller
-from glassformer.pipelines.pipeline import LineAnswer, LineRequest
+from glassformer.pipelines.pipeline import InputTooLongError, LineAnswer, LineRequest
 from glassformer.pipelines.text_to_text import TextToText
 from glassformer.serve.access_log import note_fact
 from glassformer.serve.api_errors import ApiError, bad_value
@@ -56,10 +56,21 @@ async def _run(server: ServerState, name: str, body: TaskRequest, request: Reque
             n_best=body.n_best, with_scores=body.scores or body.n_best is not None, generation=generation
         )
         check_queue(server)
+        # Requests with other languages than the model's are joined with no others.
+        can_join = pipeline is model.pipeline
         # The target language of mBART is the token with which the decoder begins, and an engine has only one.
         has_same_begin = getattr(pipeline, "begin", None) == getattr(model.pipeline, "begin", None)
-        answer_lines = _answer_by_engine if model.lane is not None and has_same_begin else _answer_in_jobs
-        answers = await answer_lines(server, model, pipeline, lines, line_request)
+        pipeline = copy.copy(pipeline)
+        pipeline.truncate, pipeline.refuses_long = body.truncate, not body.truncate
+        try:
+            if model.lane is not None and has_same_begin:
+                answers = await _answer_by_engine(server, model, pipeline, lines, line_request)
+            else:
+                kind = ("task", name, body.n_best, line_request.with_scores, body.truncate) if can_join else object()
+                answers = await _answer_in_jobs(server, kind, pipeline, lines, line_request)
+        except InputTooLongError as error:
+            message = f"{error.reason}; shorten it, or set truncate=true to have it cut"
+            raise ApiError(400, message, param="input", code="context_length_exceeded") from error
         results = [{"output": answer.line, **answer.record} for answer in answers]
         if body.alignment:
             for line, result in zip(lines, results, strict=True):
@@ -86,7 +97,6 @@ async def _answer_by_engine(
 ) -> list[LineAnswer]:
     """Answer lines with the engine of a model that generates text."""
     assert model.lane is not None
-    pipeline = copy.copy(pipeline)
     pipeline.writer = writer = EngineWriter(server.compute, model.lane, server.limits.timeout)
     try:
         found: list[LineAnswer] = await server.run_task(pipeline.answer_lines, lines, request)
@@ -96,14 +106,9 @@ async def _answer_by_engine(
 
 
 async def _answer_in_jobs(
-    server: ServerState, model: ServedModel, pipeline: Any, lines: list[str], request: LineRequest
+    server: ServerState, kind: Hashable, pipeline: Any, lines: list[str], request: LineRequest
 ) -> list[LineAnswer]:
-    """Answer lines in jobs of the computing thread, between the steps of engines.
-
-    Jobs of one kind are joined. Those of a pipeline with other languages than the model's are joined with none.
-    """
-    wanted = request.n_best, request.with_scores
-    kind: Hashable = ("task", model.name, *wanted) if pipeline is model.pipeline else object()
+    """Answer lines in jobs of the computing thread, between the steps of engines. Jobs of one kind may be joined."""
     jobs = [
         server.compute.answer(
             kind, lines[begin : begin + TEXTS_PER_JOB], lambda texts: pipeline.answer_lines(texts, request)
