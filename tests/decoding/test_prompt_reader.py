@@ -74,6 +74,46 @@ def test_complete_prompts_join_the_batch():
     assert [len(member.sequence.written) for member in reader.batch.members] == [1, 1]
 
 
+def steps_until_read(reader, request):
+    """Return how many steps it takes until the prompt of a request is read. Nothing else is computed."""
+    count = 0
+    with inference(MODEL):
+        while not request.rows[0].written:
+            reader.read()
+            count += 1
+    return count
+
+
+def test_a_step_reads_a_part_of_a_long_prompt_also_while_no_request_runs():
+    reader = reader_with([5] * 30, read_tokens=8)
+    request = reader.readings[0].request
+    assert steps_until_read(reader, request) == 4
+
+
+def test_a_short_prompt_waits_for_one_part_of_the_long_ones():
+    reader = reader_with([5] * 30, [6] * 30, [7] * 3, read_tokens=8)
+    assert steps_until_read(reader, reader.readings[2].request) == 2
+
+
+def test_the_oldest_prompt_gets_every_second_step():
+    reader = reader_with([5] * 38, *([number] * 20 for number in range(5, 9)), read_tokens=8)
+    request = reader.readings[0].request
+    assert steps_until_read(reader, request) <= 9, "5 parts, and a step for other prompts after each"
+
+
+def test_a_canceled_prompt_is_read_no_further():
+    reader = reader_with([5] * 30, [6] * 4, read_tokens=8)
+    request = reader.readings[0].request
+    with inference(MODEL):
+        reader.read()
+        request.is_canceled = True
+        reader.leave()
+        reader.read()
+    assert request.is_done
+    assert not reader.readings
+    assert len(reader.batch.members) == 1
+
+
 def test_a_failure_ends_the_requests_that_were_read_together_and_frees_their_rows(monkeypatch):
     reader = reader_with([5, 6], [7, 8], [5] * 20)
     read = reader.batch.runner.read

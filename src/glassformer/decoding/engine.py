@@ -6,9 +6,8 @@ not depend on the other requests. A request passes through these stages:
 1. It waits. `submit` refuses a request that could never fit, and any request while too many wait.
 2. It is admitted, in the order of arrival, as soon as the pool (`runtime/cache_pool.py`) has a row for each of its
    sequences. A row that still holds the beginning of its prompt is reused (`prefix_reuse.py`).
-3. Its prompt is read. Prompts of similar length are read together. While other requests run, a step reads at most
-   `read_tokens` tokens, so a long prompt is read in parts and the running requests continue in between
-   (`prompt_reader.py`).
+3. Its prompt is read. Prompts of similar length are read together. A step reads at most `read_tokens` tokens, so a long
+   prompt is read in parts. Running requests continue in between, and shorter prompts are read (`prompt_reader.py`).
 4. It runs: all running sequences take each step together, each at its own position. Nothing is padded, and no cache
    is copied when another request joins. On a GPU the steps are recorded, and the next step is launched before the
    tokens of this one are read; on a CPU with the C++ kernels, steps of few sequences are replayed from C++. A request
@@ -76,8 +75,8 @@ class Engine:
         max_tokens: The number of tokens that the pool can hold. Rows have room for `max_tokens` / `max_rows` tokens.
             While a request needs more, rows are longer and there are fewer of them.
         max_waiting: The most requests that wait in the queue.
-        read_tokens: The most prompt tokens that a step reads while requests run, but at least one source. By default
-            256, and on a GPU 2048 to 8192, fewer for a larger model.
+        read_tokens: The most prompt tokens that a step reads, but at least one source. By default 256, and on a GPU
+            2048 to 8192, fewer for a larger model. While no request runs, a GPU reads more.
         min_reuse: The least number of tokens that a prompt must share with a text in the pool to reuse them. 0 turns
             reuse off. By default 16, and on a GPU 128, which it reads in the time that it takes to copy fewer.
     """
