@@ -145,18 +145,18 @@ def test_closing_makes_no_other_engine(monkeypatch, caplog):
 
 
 def test_jobs_of_one_kind_are_joined(compute):
-    gate, sizes = threading.Event(), []
+    gate, sizes, shares = threading.Event(), [], (0.5, 0.25, 0.25, 0.75)
 
     def answer(texts):
         sizes.append(len(texts))
         return [text.upper() for text in texts]
 
     blocked = compute.answer("block", ["x"], lambda texts: gate.wait(10) and texts)
-    jobs = [compute.answer("upper", [f"a{n}", f"b{n}"], answer) for n in range(3)]
+    jobs = [compute.answer("upper", [f"a{n}", f"b{n}"], answer, share=share) for n, share in enumerate(shares)]
     gate.set()
     blocked.result(10)
-    assert [job.result(10) for job in jobs] == [[f"A{n}", f"B{n}"] for n in range(3)]
-    assert sizes == [6]
+    assert [job.result(10) for job in jobs] == [[f"A{n}", f"B{n}"] for n in range(4)]
+    assert sizes == [6, 2]
 
 
 def test_a_wrong_job_does_not_harm_those_it_was_joined_with(compute):
@@ -168,7 +168,7 @@ def test_a_wrong_job_does_not_harm_those_it_was_joined_with(compute):
         return texts
 
     blocked = compute.answer("block", ["x"], lambda texts: gate.wait(10) and texts)
-    jobs = [compute.answer("same", [text], answer) for text in ("good", "bad", "fine")]
+    jobs = [compute.answer("same", [text], answer, share=0.1) for text in ("good", "bad", "fine")]
     gate.set()
     blocked.result(10)
     assert jobs[0].result(10) == ["good"]

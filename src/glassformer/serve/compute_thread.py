@@ -29,8 +29,6 @@ from glassformer.serve.remote_engine import RemoteEngine
 from glassformer.serve.server_metrics import ServerMetrics
 
 _LOG = logging.getLogger(__name__)
-MAX_JOINED = 64
-"""The most texts that are joined into one batch of a job."""
 _Delivery = tuple[EngineRun, list[WrittenPiece], bool]
 """A run, the pieces that were written for it, and whether it is over."""
 RETRY_SECONDS = 10.0
@@ -79,6 +77,8 @@ class _Job:
     kind: Hashable
     texts: Sequence[Any]
     answer: Callable[[list[Any]], list[Any]]
+    share: float
+    """How much it takes of what may be computed between two steps."""
     future: "Future[list[Any]]" = field(default_factory=Future)
 
 
@@ -150,16 +150,17 @@ class ComputeThread(threading.Thread):
         return found
 
     def answer(
-        self, kind: Hashable, texts: Sequence[Any], answer: Callable[[list[Any]], list[Any]]
+        self, kind: Hashable, texts: Sequence[Any], answer: Callable[[list[Any]], list[Any]], *, share: float = 1.0
     ) -> "Future[list[Any]]":
         """Call `answer` with the texts in the computing thread; it returns one result per text.
 
-        Jobs of one `kind` may be joined: then `answer` of the first gets the texts of several.
+        Jobs of one `kind` are joined while their shares of what may be computed between two steps sum to at most 1:
+        then `answer` of the first gets the texts of several.
         Raises an ApiError with the reason `no_jobs`, if the thread was made with one.
         """
         if self._no_jobs:
             raise ApiError(400, self._no_jobs)
-        job = _Job(kind, texts, answer)
+        job = _Job(kind, texts, answer, share)
         with self._wake:
             self._jobs.append(job)
             self._wake.notify()
@@ -275,11 +276,11 @@ class ComputeThread(threading.Thread):
             if not self._jobs:
                 return
             first = self._jobs.popleft()
-            joined, n_texts = [first], len(first.texts)
+            joined, share = [first], first.share
             for job in list(self._jobs):
-                if job.kind == first.kind and n_texts + len(job.texts) <= MAX_JOINED:
+                if job.kind == first.kind and share + job.share <= 1:
                     joined.append(job)
-                    n_texts += len(job.texts)
+                    share += job.share
                     self._jobs.remove(job)
         joined = [job for job in joined if job.future.set_running_or_notify_cancel()]
         if len(joined) > 1:

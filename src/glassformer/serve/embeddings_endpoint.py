@@ -1,6 +1,5 @@
 """`/v1/embeddings`: turn texts into vectors."""
 
-import asyncio
 import base64
 from typing import Any
 
@@ -15,10 +14,9 @@ from glassformer.serve.event_stream import answer_unless_gone
 from glassformer.serve.openai_schemas import EmbeddingRequest
 from glassformer.serve.served_models import ServedModel
 from glassformer.serve.server_state import ServerState, state_of
+from glassformer.serve.text_jobs import answer_in_jobs
 
 router = APIRouter(tags=["OpenAI"])
-TEXTS_PER_JOB = 16
-"""The number of texts that are computed between two steps of the engines."""
 
 
 @router.post("/v1/embeddings", summary="Turn texts into vectors")
@@ -40,15 +38,8 @@ async def _embed(server: ServerState, body: EmbeddingRequest, request: Request) 
             raise bad_value("dimensions", body.dimensions, f"{size}, the size of the vectors of {body.model}")
         check_queue(server)
         count = await server.prepare(_count_tokens, model, texts)
-        jobs = [
-            server.compute.answer(("embed", model.name), texts[begin : begin + TEXTS_PER_JOB], _embedder(model))
-            for begin in range(0, len(texts), TEXTS_PER_JOB)
-        ]
-        try:
-            found = [vector for job in jobs for vector in await asyncio.wrap_future(job)]
-        finally:
-            for job in jobs:
-                job.cancel()
+        kind = "embed", model.name
+        found = await answer_in_jobs(server.compute, kind, model.pipeline.model, texts, _embedder(model))
     note_fact(request.scope, model=body.model, prompt_tokens=count)
     server.metrics.note_prompt(count, 0)
     data = [

@@ -3,8 +3,8 @@
 import asyncio
 import copy
 import secrets
-from collections.abc import Hashable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -24,11 +24,10 @@ from glassformer.serve.generation_fields import GREEDY_BELOW, check_max_tokens
 from glassformer.serve.served_models import ServedModel
 from glassformer.serve.server_state import ServerState, state_of
 from glassformer.serve.task_schemas import PairInput, QuestionInput, TaskRequest
+from glassformer.serve.text_jobs import answer_in_jobs
 from glassformer.serve.word_alignment import align_words
 
 router = APIRouter(tags=["Tasks"])
-TEXTS_PER_JOB = 16
-"""The number of texts that an encoder reads between two steps of the engines."""
 WRITING_FIELDS = ("beam", "max_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "repetition_penalty")
 LANGUAGE_FIELDS = ("source_language", "target_language")
 SAMPLING_FIELDS = ("top_k", "top_p", "min_p", "seed")
@@ -67,7 +66,8 @@ async def _run(server: ServerState, name: str, body: TaskRequest, request: Reque
                 answers = await _answer_by_engine(server, model, pipeline, lines, line_request)
             else:
                 kind = ("task", name, body.n_best, line_request.with_scores, body.truncate) if can_join else object()
-                answers = await _answer_in_jobs(server, kind, pipeline, lines, line_request)
+                answer = partial(pipeline.answer_lines, request=line_request)
+                answers = await answer_in_jobs(server.compute, kind, pipeline.model, lines, answer)
         except InputTooLongError as error:
             message = f"{error.reason}; shorten it, or set truncate=true to have it cut"
             raise ApiError(400, message, param="input", code="context_length_exceeded") from error
@@ -103,23 +103,6 @@ async def _answer_by_engine(
         return found
     finally:
         writer.cancel()
-
-
-async def _answer_in_jobs(
-    server: ServerState, kind: Hashable, pipeline: Any, lines: list[str], request: LineRequest
-) -> list[LineAnswer]:
-    """Answer lines in jobs of the computing thread, between the steps of engines. Jobs of one kind may be joined."""
-    jobs = [
-        server.compute.answer(
-            kind, lines[begin : begin + TEXTS_PER_JOB], lambda texts: pipeline.answer_lines(texts, request)
-        )
-        for begin in range(0, len(lines), TEXTS_PER_JOB)
-    ]
-    try:
-        return [answer for job in jobs for answer in await asyncio.wrap_future(job)]
-    finally:
-        for job in jobs:
-            job.cancel()
 
 
 async def _align(server: ServerState, pipeline: Any, source: str, target: str) -> list[dict[str, Any]]:
