@@ -85,7 +85,7 @@ def test_a_canceled_request_leaves_the_other_process():
         for request in requests:
             request.cancel()
         wait_for(engine, requests)
-        short = engine.submit([5], CONFIGS[0])
+        short = engine.submit([5], GenerationConfig(max_new_tokens=6, min_new_tokens=1))
         wait_for(engine, [short])
         assert short.texts[0].tokens
         assert engine.n_rows == 0

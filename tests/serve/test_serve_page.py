@@ -33,9 +33,12 @@ def test_there_are_commands():
 
 
 def test_the_flags_and_addresses_of_the_page_exist(server):
-    told = subprocess.run(
-        [sys.executable, "-m", "glassformer", "serve", "--help"], capture_output=True, text=True, check=True
-    ).stdout
+    told = "".join(
+        subprocess.run(
+            [sys.executable, "-m", "glassformer", verb, "--help"], capture_output=True, text=True, check=True
+        ).stdout
+        for verb in ("serve", "chat")
+    )
     for flag in {*re.findall(r"`(--[a-z-]+)", PAGE)} - {"--json"}:
         assert flag in told, flag
     paths = server.ask("/openapi.json")[2]["paths"]
