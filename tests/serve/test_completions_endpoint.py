@@ -103,6 +103,7 @@ def test_log_probabilities_have_the_format_of_completions(server):
         ({"max_tokens": 10**6}, "max_tokens", "expected at most 4096"),
         ({"max_tokens": 0}, "max_tokens", "at least 1"),
         ({"prompt": "cat " * 2000}, "prompt", "expected at most 512"),
+        ({"prompt": "cat " * 2000, "echo": True, "logprobs": 1, "max_tokens": 0}, "prompt", "expected at most 512"),
         ({"prompt": []}, "prompt", "expected 1 to 256"),
         ({"prompt": ["a"] * 300}, "prompt", "expected 1 to 256"),
         ({"prompt": [10**6]}, "prompt", "token ids from 0"),

@@ -1,25 +1,7 @@
 import pytest
-import torch
 
-from glassformer.decoding.scoring import score_texts
-from glassformer.models import preset
-from glassformer.serve import text_generation
 from glassformer.serve.api_errors import ApiError
-from glassformer.serve.text_generation import check_prompt_ids, finish_reason, score_prompt, usage
-from oracle import random_model
-
-
-def test_the_tokens_of_a_prompt_are_scored(monkeypatch):
-    monkeypatch.setattr(text_generation, "SCORED_AT_ONCE", 3)
-    model = random_model(preset("tiny-gpt2"))
-    tokens = [5, 6, 7, 8, 9, 10, 11, 5]
-    found = score_prompt(model, tokens, 2)
-    assert found.log_probs[0] is None
-    torch.testing.assert_close(torch.tensor(found.log_probs[1:]), torch.tensor(score_texts(model, [tokens])[0]))
-    with torch.inference_mode():
-        best = model(torch.tensor([tokens]))[0, :-1].topk(2).indices.tolist()
-    assert [[token for token, _ in top] for top in found.top[1:]] == best
-    assert score_prompt(model, [5], 1).log_probs == [None]
+from glassformer.serve.text_generation import check_prompt_ids, finish_reason, usage
 
 
 def test_ends_have_openais_names():

@@ -9,8 +9,6 @@ from glassformer.serve.compute_thread import ComputeThread
 from glassformer.serve.server_metrics import ServerMetrics
 from glassformer.serve.text_jobs import answer_in_jobs, divide
 
-MODEL = build_model(preset("tiny-bert-base"))
-
 
 @pytest.mark.parametrize(
     ("lengths", "expected"),
@@ -38,7 +36,7 @@ def compute():
 
 def ask(compute, requests):
     """Answer several requests while the computing thread is held up. Returns the results and the texts of each job."""
-    gate, calls = threading.Event(), []
+    gate, calls, model = threading.Event(), [], build_model(preset("tiny-bert-base"))
 
     def answer(texts):
         calls.append(texts)
@@ -46,7 +44,7 @@ def ask(compute, requests):
 
     async def run():
         compute.answer("block", ["x"], lambda texts: gate.wait(10) and texts)
-        jobs = [asyncio.create_task(answer_in_jobs(compute, "upper", MODEL, texts, answer)) for texts in requests]
+        jobs = [asyncio.create_task(answer_in_jobs(compute, "upper", model, texts, answer)) for texts in requests]
         await asyncio.sleep(0)
         gate.set()
         return [await job for job in jobs]

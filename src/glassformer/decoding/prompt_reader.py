@@ -63,7 +63,7 @@ class PromptReader:
         self._any_padding = GPU_PADDED if is_cuda else 0
         """Up to this many tokens, prompts are read together whatever their lengths."""
         self._shortest_first = False
-        """Whether the next step begins with the shortest prompts instead of the oldest ones."""
+        """Whether the next step reads the shortest prompts first instead of the oldest ones."""
 
     def read(self) -> None:
         """Read prompts, or parts of them, within the limit of one step."""

@@ -219,7 +219,7 @@ class Pipeline(ABC):
     """Whether an input that is longer than the model's limit is cut. Otherwise a model that writes text raises a
     ValueError, and an encoder cuts the input and logs a warning."""
     refuses_long: bool = False
-    """Whether an encoder, too, raises an InputTooLongError. A server sets it, because nobody reads its warnings."""
+    """Whether an encoder, too, raises an InputTooLongError. A server sets it: its clients see no warnings."""
     batch_tokens: int | None = None
     """The most padded input tokens of a batch, counted once per beam or sample. None is WRITING_BATCH_TOKENS where
     texts are written, and READING_BATCH_TOKENS where they are only read."""

@@ -67,7 +67,7 @@ def as_api_error(error: BaseException) -> ApiError:
         return error
     if isinstance(error, RequestTooLargeError):
         message = (
-            f"the request needs room for {error.n_tokens} tokens, those of the prompt and max_tokens for each text: "
+            f"the request needs {error.n_tokens} tokens of the cache, of the prompt and max_tokens for each text: "
             f"expected at most {error.max_tokens} (--cache-tokens of the server); shorten the prompt, lower "
             "max_tokens, or ask for fewer texts"
         )
@@ -134,7 +134,7 @@ def describe_validation(errors: Sequence[Mapping[str, Any]]) -> ApiError:
 def _field(location: Sequence[int | str]) -> str:
     """Return where in the body a wrong value is, such as `messages.0.role`, without the names of pydantic's types.
 
-    A location begins with the part of the request: `body`, `query` or `path`.
+    The first part of a location is `body`, `query` or `path`.
     """
     parts = [str(part) for part in location[1:] if part not in _KINDS]
     return ".".join(part for part in parts if part.isdecimal() or part.replace("_", "").isalpha())

@@ -1,6 +1,5 @@
 """`/v1/completions`: continue texts."""
 
-import asyncio
 import time
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
@@ -12,9 +11,10 @@ from fastapi.responses import Response
 from glassformer.serve.api_errors import ApiError, bad_value
 from glassformer.serve.engine_run import EngineRun
 from glassformer.serve.event_stream import DONE, ChunkFormat, respond
-from glassformer.serve.generation_fields import check_max_tokens
+from glassformer.serve.generation_fields import check_max_tokens, check_prompt_length
 from glassformer.serve.log_prob_formats import TokenScores, as_completion_log_probs
 from glassformer.serve.openai_schemas import CompletionRequest
+from glassformer.serve.prompt_scores import score_prompt
 from glassformer.serve.request_ids import new_id
 from glassformer.serve.served_models import ServedModel
 from glassformer.serve.server_state import ServerState
@@ -23,7 +23,6 @@ from glassformer.serve.text_generation import (
     check_prompt_ids,
     copies_of,
     finish_reason,
-    score_prompt,
     scores_of,
     scores_of_piece,
     start_run,
@@ -100,12 +99,10 @@ class _Answer:
 
     async def score_prompts(self, server: ServerState) -> None:
         """Compute the log-probabilities of the prompts, which the echo reports."""
+        check_prompt_length(self.body, self.model.pipeline, max(map(len, self.prompts)))
         model, n_top = self.model.pipeline.model, self.body.logprobs or 0
         for number, prompt in enumerate(self.prompts):
-            job = server.compute.answer(
-                object(), [prompt], lambda several: [score_prompt(model, one, n_top) for one in several]
-            )
-            (self.given_scores[number],) = await asyncio.wrap_future(job)
+            self.given_scores[number] = await score_prompt(server, model, prompt, n_top)
 
     async def whole(self, server: ServerState, request: Request) -> dict[str, Any]:
         """Return the answer when all texts are complete."""

@@ -20,14 +20,7 @@ def generation_config(body: GenerationFields, pipeline: Generator, n_prompt: int
     The text ends where the model's own settings say, and where the context of the model ends. Greedy search for
     several texts writes one, which the answer repeats.
     """
-    limit = pipeline.model.config.max_len
-    if limit is not None and n_prompt > limit:
-        raise ApiError(
-            400,
-            f"the prompt has {n_prompt} tokens: expected at most {limit}, the most that {body.model} reads",
-            param="messages" if hasattr(body, "messages") else "prompt",
-            code="context_length_exceeded",
-        )
+    check_prompt_length(body, pipeline, n_prompt)
     settings: dict[str, Any] = {
         "max_new_tokens": max_tokens,
         "min_new_tokens": 0,
@@ -52,6 +45,18 @@ def generation_config(body: GenerationFields, pipeline: Generator, n_prompt: int
             "num_return_sequences": body.n or 1,
         }
     return GenerationConfig(**settings)
+
+
+def check_prompt_length(body: GenerationFields, pipeline: Generator, n_prompt: int) -> None:
+    """Raise an ApiError if a prompt of `n_prompt` tokens is longer than the model reads."""
+    limit = pipeline.model.config.max_len
+    if limit is not None and n_prompt > limit:
+        raise ApiError(
+            400,
+            f"the prompt has {n_prompt} tokens: expected at most {limit}, the most that {body.model} reads",
+            param="messages" if hasattr(body, "messages") else "prompt",
+            code="context_length_exceeded",
+        )
 
 
 def is_greedy(body: GenerationFields) -> bool:

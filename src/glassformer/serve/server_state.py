@@ -46,6 +46,8 @@ class ServerState:
         self._n_slow = 0
         """How many short prompts took long to prepare. The first of a model does: its chat template is compiled."""
         self.attention_rows, self.whole_outputs = AttentionRows(), WholeOutputs()
+        self.scoring = asyncio.Lock()
+        """Held while a prompt is scored (`prompt_scores.py`)."""
         self._prompts = ThreadPoolExecutor(1, thread_name_prefix="prompts")
         self._tasks = ThreadPoolExecutor(TASK_THREADS, thread_name_prefix="tasks")
         metrics.watch("waiting_requests", "Requests that wait for a model", self.n_waiting)

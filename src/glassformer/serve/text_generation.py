@@ -3,11 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-
 from glassformer.decoding.engine_request import EngineRequest
 from glassformer.decoding.step_loop import Reason
-from glassformer.runtime.step_runner import inference
 from glassformer.serve.access_log import note_fact
 from glassformer.serve.api_errors import ApiError, bad_value
 from glassformer.serve.engine_run import EngineRun, WrittenPiece
@@ -17,9 +14,6 @@ from glassformer.serve.openai_schemas import GenerationFields
 from glassformer.serve.served_models import ServedModel
 from glassformer.serve.server_state import ServerState
 from glassformer.serve.structured_output import constraint_maker
-
-SCORED_AT_ONCE = 256
-"""The number of positions of a prompt whose logits are computed at a time."""
 
 
 def check_decoder(model: ServedModel) -> None:
@@ -110,21 +104,3 @@ def check_prompt_ids(field: str, prompts: Sequence[Sequence[int]], vocab_size: i
             raise ApiError(400, f"{field} holds an empty list: expected at least one token id", param=field)
         if max(prompt) >= vocab_size:
             raise bad_value(field, max(prompt), f"token ids from 0 to {vocab_size - 1}")
-
-
-def score_prompt(model: Any, tokens: list[int], n_top: int) -> TokenScores:
-    """Return the log-probability of each token of a prompt after the first, and the most likely tokens in its place."""
-    log_probs: list[float | None] = [None]
-    top: list[list[tuple[int, float]]] = [[]]
-    with inference(model):
-        device = next(model.parameters()).device
-        given = torch.tensor([tokens], device=device)
-        hidden = model.decode(given)[0, :-1]
-        for begin in range(0, len(hidden), SCORED_AT_ONCE):
-            logs = model.apply_head(hidden[None, begin : begin + SCORED_AT_ONCE])[0].float().log_softmax(-1)
-            wanted = given[0, begin + 1 : begin + 1 + len(logs)]
-            log_probs += logs.gather(1, wanted[:, None])[:, 0].tolist()
-            best = logs.topk(max(n_top, 1))
-            pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-            top += [list(zip(ids[:n_top], values[:n_top], strict=True)) for ids, values in pairs]
-    return TokenScores(tokens, log_probs, top)

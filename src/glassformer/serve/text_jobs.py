@@ -17,7 +17,7 @@ async def answer_in_jobs(
 ) -> list[Any]:
     """Call `answer` with parts of the texts, in jobs between the steps of the engines, and return all results.
 
-    Jobs that wait at the same time are joined with others of their kind as long as they have room.
+    Jobs of one kind that wait at the same time are joined while they stay within the limits of one job.
     """
     is_cuda = next(model.parameters()).is_cuda
     parts = divide(texts, GPU_MAX_CHARACTERS if is_cuda else MAX_CHARACTERS)
