@@ -18,7 +18,7 @@ from glassformer.pipelines.comparer import Comparer
 from glassformer.pipelines.embedder import Embedder
 from glassformer.pipelines.extractor import Extractor
 from glassformer.pipelines.pair_scorer import PairScorer
-from glassformer.pipelines.pipeline import Pipeline
+from glassformer.pipelines.pipeline import LineRequest, Pipeline
 from glassformer.pipelines.pretrained_tagger import PretrainedTagger
 from glassformer.pipelines.translator import Translator
 from pipelines.tiny_pipelines import MAKERS, make
@@ -122,6 +122,18 @@ def test_a_wrong_type_is_one_sentence(kind, name, parameter, wrong, tools):
 @pytest.fixture(scope="module")
 def tools():
     return {kind: make(kind) for kind in MAKERS}
+
+
+@pytest.mark.parametrize("wrong", ["text", b"text", 5, ["text", 5]], ids=repr)
+@pytest.mark.parametrize("kind", MAKERS)
+def test_answer_lines_and_candidates_take_lists_of_strings_only(kind, wrong, tools):
+    # One string was read as a list of characters.
+    calls = [("lines", lambda: tools[kind].answer_lines(wrong, LineRequest()))]
+    if hasattr(kind, "candidates"):
+        calls.append(("texts", lambda: tools[kind].candidates(wrong)))
+    for name, call in calls:
+        with pytest.raises(TypeError, match=rf"^{name}(\[1\])? is .*: expected a (list of )?string"):
+            call()
 
 
 ONE_TEXT_METHODS = {"answer": 2, "paraphrase": "one\ttwo", "similarity": 2, "infill": 2, "stream": 1, "explain": 1}

@@ -140,6 +140,8 @@ def test_lines_have_entities_in_brackets(tmp_path):
     assert answer["entities"][0] == {"text": "ab cd.", "label": "PER", "start": 0, "end": 6} | {
         "probability": answer["entities"][0]["probability"]
     }
+    with pytest.raises(TypeError, match=r"^lines is 'ab cd.': expected a list of strings$"):
+        ours.answer_lines("ab cd.", None)
     with pytest.raises(ValueError, match="4 tags for a model of 5 classes"):
         PretrainedTagger(ours.model, ours.reader, tags=TAGS[:4])
 

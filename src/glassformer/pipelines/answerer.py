@@ -9,7 +9,7 @@ from typing_extensions import override
 from glassformer.decoding import GenerationConfig
 from glassformer.models import EncoderDecoderModel
 from glassformer.pipelines.examples import THEREFORE, Question, as_source
-from glassformer.pipelines.pipeline import LineAnswer, LineRequest, Pair, answer_of, check_text, each_pair
+from glassformer.pipelines.pipeline import LineAnswer, LineRequest, Pair, answer_of, check_text, check_texts, each_pair
 from glassformer.pipelines.pretrained_base import AnyTokenizer
 from glassformer.pipelines.seq2seq_pipeline import Seq2SeqPipeline
 
@@ -87,6 +87,7 @@ class Answerer(Seq2SeqPipeline[Question]):
 
     def answer_lines(self, lines: Sequence[str], request: LineRequest) -> list[LineAnswer]:
         """Return the answer to each line, which is a question, a tab and a context."""
+        lines = check_texts(lines, "lines")
         with_text = [index for index, line in enumerate(lines) if line.strip()]
         sources = self._sources([as_asked(lines[index]) for index in with_text])
         found = self.candidates(sources, request.generation, with_scores=request.with_scores)

@@ -24,6 +24,7 @@ from glassformer.pipelines.pipeline import (
     LineRequest,
     answer_of,
     candidate_of,
+    check_texts,
 )
 from glassformer.pipelines.seq2seq_pipeline import Seq2SeqPipeline
 from glassformer.runtime.shared_work import divide_work
@@ -80,7 +81,7 @@ class Denoiser(Seq2SeqPipeline[PlainText]):
 
     def answer_lines(self, lines: Sequence[str], request: LineRequest) -> list[LineAnswer]:
         """Return each line with its blanks (`___`) filled in. A line without blanks is returned unchanged."""
-        config = request.generation or self.generation
+        config, lines = request.generation or self.generation, check_texts(lines, "lines")
         with_blanks = [index for index, line in enumerate(lines) if BLANK in line]
         sources = [self.encode_source(lines[index]) for index in with_blanks]
         answers = [[Candidate(line)] for line in lines]

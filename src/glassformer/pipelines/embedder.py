@@ -12,6 +12,7 @@ from glassformer.models import EncoderModel
 from glassformer.models.blocks_from_config import make_head
 from glassformer.models.heads import EmbeddingHead
 from glassformer.pipelines.pipeline import (
+    ONE_OR_MORE,
     READING_BATCH_TOKENS,
     LineAnswer,
     LineRequest,
@@ -63,7 +64,7 @@ class Embedder(Pipeline):
         if isinstance(texts, str):
             return self.embed([texts], batch_tokens=batch_tokens, prompt=prompt)[0]
         before = self.default_prompt if prompt is None else prompt
-        rows = self._read([before + text for text in check_texts(texts)])
+        rows = self._read([before + text for text in check_texts(texts, expected=ONE_OR_MORE)])
         batch_tokens = batch_tokens or self.batch_tokens or READING_BATCH_TOKENS
         device, pad = next(self.model.parameters()).device, self.tokenizer.pad or 0
 
@@ -82,7 +83,7 @@ class Embedder(Pipeline):
 
     def answer_lines(self, lines: Sequence[str], request: LineRequest) -> list[LineAnswer]:
         """Return the vector of each line as a JSON list."""
-        return [vector_answer(row) for row in self.embed(lines).tolist()]
+        return [vector_answer(row) for row in self.embed(check_texts(lines, "lines")).tolist()]
 
     def _read(self, texts: list[str]) -> list[list[int]]:
         rows = [self.tokenizer.encode(text) for text in texts]

@@ -20,6 +20,7 @@ from glassformer.models import DecoderModel, EncoderModel, ModelConfig
 from glassformer.models.heads import pool
 from glassformer.models.transformer import Model
 from glassformer.pipelines.pipeline import (
+    ONE_OR_MORE,
     READING_BATCH_TOKENS,
     LineAnswer,
     answer_lines_with_text,
@@ -176,7 +177,7 @@ class EncoderPipeline(TrainedPipeline[Example]):
         """
         if isinstance(texts, str):
             return self.embed([texts], batch_tokens=batch_tokens)[0]
-        rows = self._read_inputs([(text, None) for text in check_texts(texts)])
+        rows = self._read_inputs([(text, None) for text in check_texts(texts, expected=ONE_OR_MORE)])
         found = self.answers(rows, batch_tokens=batch_tokens, ask=mean_vectors)
         return torch.stack(found) if found else torch.empty(0, self.model.config.d_model)
 

@@ -29,6 +29,7 @@ from glassformer.pipelines.pipeline import (
     LineRequest,
     ManyTexts,
     as_json_number,
+    check_texts,
     each_text,
 )
 from glassformer.runtime.shared_work import divide_work
@@ -140,6 +141,7 @@ class MaskFiller(EncoderPipeline[PlainText]):
 
         The score of a filled line is the geometric mean of the probabilities of its words.
         """
+        lines = check_texts(lines, "lines")
         n = max(request.n_best or 1, SHOWN_WORDS if request.with_scores else 1)
         found = iter(self._words_for([line for line in lines if BLANK in line], n))
         return [self._answer(line, next(found) if BLANK in line else [], request) for line in lines]

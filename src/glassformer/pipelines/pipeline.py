@@ -22,6 +22,8 @@ Input = tuple[str, str | None]
 """An input of an encoder: a text and None, or a pair of texts."""
 ManyInputs = ManyTexts | Sequence[Input] | list[str | Input] | list[Pair]
 T = TypeVar("T")
+ONE_OR_MORE = "a string or a list of strings"
+"""What a method that takes one text or several expects, for its error message."""
 WRITING_BATCH_TOKENS, READING_BATCH_TOKENS = 4096, 8192
 """Default of `Pipeline.batch_tokens` where texts are written, and where they are only read."""
 GPU_BATCH_TOKENS = 16_384
@@ -36,7 +38,7 @@ def each_text(texts: object, answer: Callable[[list[str]], list[T]], name: str =
     """
     if isinstance(texts, str):
         return answer([texts])[0]
-    return answer(check_texts(texts, name))
+    return answer(check_texts(texts, name, ONE_OR_MORE))
 
 
 def each_pair(pairs: object, answer: Callable[[list[Pair]], list[T]], name: str = "pairs") -> T | list[T]:
@@ -54,9 +56,12 @@ def each_pair(pairs: object, answer: Callable[[list[Pair]], list[T]], name: str 
     return answer([(first, second) for first, second in found])
 
 
-def check_texts(texts: object, name: str = "texts") -> list[str]:
-    """Return an ordered collection of strings as a list. Raise a TypeError for anything else, such as one string."""
-    found = as_list(texts, name, "a string or a list of strings")
+def check_texts(texts: object, name: str = "texts", expected: str = "a list of strings") -> list[str]:
+    """Return an ordered collection of strings as a list. Raise a TypeError for anything else, such as one string.
+
+    `name` and `expected` are for the error message, as in `as_list`.
+    """
+    found = as_list(texts, name, expected)
     for place, text in enumerate(found):
         if not isinstance(text, str):
             raise TypeError(f"{name}[{place}] is {shown(text)}: expected a string")
@@ -193,8 +198,9 @@ def answer_lines_with_text(
 ) -> list[LineAnswer]:
     """Call `answer` with the lines that are not blank, and return the answers to all lines in order.
 
-    The answer to a blank line is `blank`.
+    The answer to a blank line is `blank`. Raise TypeError if `lines` is not a list of strings.
     """
+    lines = check_texts(lines, "lines")
     answers = iter(answer([line for line in lines if line.strip()]))
     return [next(answers) if line.strip() else blank for line in lines]
 
@@ -281,7 +287,10 @@ class Pipeline(ABC):
 
     @abstractmethod
     def answer_lines(self, lines: Sequence[str], request: LineRequest) -> list[LineAnswer]:
-        """Return one answer for each line, in the order of the lines. What an answer is depends on the subclass."""
+        """Return one answer for each line, in the order of the lines. What an answer is depends on the subclass.
+
+        Raise TypeError if `lines` is not a list of strings, such as one string.
+        """
 
     @overload
     def run(self, lines: str) -> str: ...

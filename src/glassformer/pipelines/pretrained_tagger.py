@@ -8,7 +8,7 @@ from typing_extensions import override
 from glassformer.data.readers.tagged_sentences import TaggedSentence
 from glassformer.models import EncoderModel
 from glassformer.pipelines.encoder_pipeline import EncoderPipeline, Reader, unknown_label
-from glassformer.pipelines.pipeline import LineAnswer, LineRequest, ManyTexts, as_json_number, each_text
+from glassformer.pipelines.pipeline import LineAnswer, LineRequest, ManyTexts, as_json_number, check_texts, each_text
 from glassformer.pipelines.tagger import compare, in_brackets, read_words
 from glassformer.text.encoded import Encoded
 from glassformer.text.pretrained_tokenizers import PretrainedTokenizer
@@ -134,8 +134,8 @@ class PretrainedTagger(EncoderPipeline[TaggedSentence]):
     @override
     def answer_lines(self, lines: Sequence[str], request: LineRequest) -> list[LineAnswer]:
         """Return each line with its entities in brackets: [EU ORG] rejects [German MISC] call."""
-        answers = []
-        for line, entities in zip(lines, self._entities(list(lines)), strict=True):
+        answers, lines = [], check_texts(lines, "lines")
+        for line, entities in zip(lines, self._entities(lines), strict=True):
             shown = [one._asdict() | {"probability": as_json_number(one.probability)} for one in entities]
             text = in_brackets(line, [(one.start, one.end, one.label) for one in entities])
             answers.append(LineAnswer(text, {"text": line, "entities": shown}))

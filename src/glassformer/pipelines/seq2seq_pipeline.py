@@ -23,6 +23,7 @@ from glassformer.pipelines.pipeline import (
     ManyTexts,
     answer_of,
     candidate_of,
+    check_texts,
     each_text,
 )
 from glassformer.pipelines.pipeline_registry import TASK
@@ -142,7 +143,7 @@ class Seq2SeqPipeline(TrainedPipeline[Example]):
         batch_tokens: int | None = None,
     ) -> list[list[Candidate]]:
         """Generate `num_return_sequences` texts for each source text, best first; none for a blank source."""
-        config = generation or self.generation
+        config, texts = generation or self.generation, check_texts(texts)
         with_text = [index for index, text in enumerate(texts) if text.strip()]
         prefixed = [with_prefix(self.source_prefix, texts[index]) for index in with_text]
         encoded = self.source_tokenizer.encode_batch(prefixed)
@@ -161,7 +162,7 @@ class Seq2SeqPipeline(TrainedPipeline[Example]):
 
     def answer_lines(self, lines: Sequence[str], request: LineRequest) -> list[LineAnswer]:
         """Generate an answer to each line, which is a source text. A blank line stays blank."""
-        found = self.candidates(lines, request.generation, with_scores=request.with_scores)
+        found = self.candidates(check_texts(lines, "lines"), request.generation, with_scores=request.with_scores)
         return [answer_of(one, request) for one in found]
 
     @overload

@@ -125,8 +125,8 @@ class Tagger(EncoderPipeline[TaggedSentence]):
 
     def answer_lines(self, lines: Sequence[str], request: LineRequest) -> list[LineAnswer]:
         """Return each line with its entities in brackets: [EU ORG] rejects [German MISC] call."""
-        answers = []
-        for line, entities in zip(lines, self._entities(list(lines)), strict=True):
+        answers, lines = [], check_texts(lines, "lines")
+        for line, entities in zip(lines, self._entities(lines), strict=True):
             record = {"text": line, "entities": [one._asdict() for one in entities]}
             answers.append(LineAnswer(in_brackets(line, [(one.start, one.end, one.label) for one in entities]), record))
         return answers

@@ -18,6 +18,7 @@ from glassformer.pipelines.pipeline import (
     Pipeline,
     answer_of,
     candidate_of,
+    check_texts,
     each_text,
 )
 from glassformer.pipelines.seq2seq_pipeline import cut_marked, with_prefix
@@ -119,7 +120,7 @@ class TextToText(Pipeline):
 
     def answer_lines(self, lines: Sequence[str], request: LineRequest) -> list[LineAnswer]:
         """Generate an answer to each line, which is a source text. A blank line stays blank."""
-        found = self.candidates(lines, request.generation, with_scores=request.with_scores)
+        found = self.candidates(check_texts(lines, "lines"), request.generation, with_scores=request.with_scores)
         return [answer_of(one, request) for one in found]
 
     def candidates(
@@ -127,7 +128,7 @@ class TextToText(Pipeline):
     ) -> list[list[Candidate]]:
         """Generate `num_return_sequences` texts for each source text, best first; none for a blank source."""
         self.check_languages()
-        config = generation or self.generation
+        config, texts = generation or self.generation, check_texts(texts)
         if self.languages is not None and not config.prefix:  # the prefix is the language
             config = replace(config, prefix=self.generation.prefix)
         with_text = [index for index, text in enumerate(texts) if text.strip()]
