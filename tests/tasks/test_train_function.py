@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 
 import glassformer
 from glassformer.tasks.train_function import read_request
@@ -20,6 +21,36 @@ def test_python_trains_with_the_same_options(tmp_path, reviews):
         )
     more = {**options, "updates": 3, "continue": True}
     glassformer.train("classification", data=[reviews], out=tmp_path / "m", device="cpu", **more)
+
+
+def test_settings_may_be_drawn_at_random_for_several_trainings(tmp_path, reviews):
+    options = {"updates": 1, "d_model": 8, "n_heads": 2, "d_ff": 8, "n_encoder_layers": 1, "vocab_size": 300}
+    torch.manual_seed(5)
+    expected = torch.rand(3).tolist()
+    torch.manual_seed(5)
+    drawn = [torch.rand(1).item()]
+    glassformer.train("classification", data=reviews, out=tmp_path / "m", device="cpu", **options)
+    drawn.append(torch.rand(1).item())
+    with pytest.raises(RuntimeError, match="stop here"):  # restored after a failure too
+        glassformer.train("classification", data=reviews, out=tmp_path / "n", device="cpu", on_step=fail, **options)
+    assert [*drawn, torch.rand(1).item()] == expected
+
+
+def fail(event):
+    raise RuntimeError("stop here")
+
+
+def test_a_second_training_inside_a_training_is_refused(tmp_path, reviews):
+    options = {"updates": 1, "d_model": 8, "n_heads": 2, "d_ff": 8, "n_encoder_layers": 1, "vocab_size": 300}
+    options |= {"data": reviews, "device": "cpu"}
+    with pytest.raises(RuntimeError, match="another training runs in this process: expected one at a time"):
+        glassformer.train(
+            "classification",
+            out=tmp_path / "m",
+            on_step=lambda event: glassformer.train("classification", out=tmp_path / "n", **options),
+            **options,
+        )
+    assert not (tmp_path / "n.run").exists()
 
 
 @pytest.mark.parametrize(

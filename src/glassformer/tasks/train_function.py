@@ -44,6 +44,9 @@ def train(
     Called again with the same options, it resumes an interrupted run. The scores are on the test examples, or on the
     validation examples if there is no test split. `glassformer.load(out)` loads the model.
 
+    One training may run in a process at a time; a second one raises RuntimeError. The global random numbers of torch
+    and Python are afterwards as they were before, so that they may draw the settings of several trainings.
+
     Args:
         task: A task, such as "translation" or "classification".
         out: The model folder to write. The folder `out.run` next to it holds the checkpoints.

@@ -37,6 +37,7 @@ from glassformer.training.lora import add_adapters, merge_adapters, n_trained, n
 from glassformer.training.parallel import Parallel, read_layout
 from glassformer.training.precision import is_bf16_on_gpu
 from glassformer.training.processes import Processes, joined
+from glassformer.training.random_numbers import using_random_numbers
 from glassformer.training.run_folder import RunFolder, flatten
 from glassformer.training.shared_run import FollowedRun, kept_texts, open_shared_run
 from glassformer.training.state import TrainState
@@ -66,6 +67,7 @@ def train_task(
     folder = out.resolve()
     _check_output_is_no_input(task.config, folder)
     with (
+        using_random_numbers(),
         joined(task.config.train.device, is_needed=bool(task.config.train.parallel)) as processes,
         reporting(quiet=not processes.is_leader),
         open_shared_run(folder, processes, restart=restart) as run,
