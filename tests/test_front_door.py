@@ -54,7 +54,7 @@ def test_a_typo_gets_a_suggestion(typo, meant):
 
 
 def test_a_name_like_no_other_gets_the_list():
-    with pytest.raises(AttributeError, match="expected one of GenerationConfig, ModelConfig, build_model"):
+    with pytest.raises(AttributeError, match="expected one of GenerationConfig, ModelConfig, StopTraining"):
         glassformer.qqqqqqqq  # noqa: B018
 
 

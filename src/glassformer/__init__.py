@@ -26,10 +26,12 @@ if TYPE_CHECKING:
     from glassformer.pipelines.conversion import convert
     from glassformer.pipelines.load import load
     from glassformer.tasks.train_function import train
+    from glassformer.training.callbacks import StopTraining
 
 __all__ = [
     "GenerationConfig",
     "ModelConfig",
+    "StopTraining",
     "build_model",
     "capture_attention",
     "convert",
@@ -46,6 +48,7 @@ __all__ = [
 _MODULES = {
     "GenerationConfig": "decoding",
     "ModelConfig": "models",
+    "StopTraining": "training.callbacks",
     "build_model": "models",
     "capture_attention": "nn",
     "convert": "pipelines.conversion",

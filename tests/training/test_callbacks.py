@@ -1,13 +1,16 @@
 """Callbacks get each update, validation and save, change nothing, and may end a run that then resumes."""
 
+import json
 import random
+import sys
 from dataclasses import replace
 
 import pytest
 import torch
 
 from glassformer.tasks.classification import Classification, ClassificationConfig, LabeledData
-from glassformer.training.callbacks import EvaluationEvent, SaveEvent, StepEvent
+from glassformer.training.callbacks import EvaluationEvent, SaveEvent, StepEvent, StopTraining
+from glassformer.training.stop_signals import StoppedAtOnceError
 
 
 def config(folder, **train):
@@ -81,6 +84,66 @@ def test_an_exception_in_a_callback_ends_a_run_that_resumes_to_the_same_bits(tmp
     Classification(config(tmp_path)).train(tmp_path / "m", on_step=lambda event: steps.append(event.update))
     assert steps == list(range(update + 1, 7)), "no update was lost"
     assert weights(tmp_path / "m") == plain
+
+
+@pytest.mark.parametrize("end", [sys.exit, lambda: (_ for _ in ()).throw(KeyboardInterrupt)], ids=["exit", "interrupt"])
+def test_a_callback_that_exits_loses_no_update(tmp_path, plain, end):
+    def give_up(event):
+        if event.update == 5:
+            end()
+
+    with pytest.raises((SystemExit, KeyboardInterrupt)):
+        Classification(config(tmp_path)).train(tmp_path / "m", on_step=give_up)
+    steps = []
+    Classification(config(tmp_path)).train(tmp_path / "m", on_step=lambda event: steps.append(event.update))
+    assert steps == [6]
+    assert weights(tmp_path / "m") == plain
+
+
+def test_a_second_signal_during_a_callback_saves_nothing(tmp_path):
+    def interrupted(event):
+        if event.update == 1:
+            raise StoppedAtOnceError(2)
+
+    with pytest.raises(StoppedAtOnceError):
+        Classification(config(tmp_path)).train(tmp_path / "m", on_step=interrupted)
+    assert not list((tmp_path / "m.run" / "checkpoints").glob("*"))
+
+
+@pytest.mark.parametrize("limit", [{}, {"minutes": 0.2, "max_updates": 100_000}], ids=["updates", "minutes"])
+@pytest.mark.parametrize("name", ["on_step", "on_evaluation"])
+def test_a_callback_ends_the_training_and_the_model_is_saved(tmp_path, capsys, name, limit):
+    stopping = config(tmp_path, eval_every=2, **limit)
+
+    def stop(event):
+        if event.update >= 4:
+            raise StopTraining
+
+    told = []
+    scores = Classification(stopping).train(tmp_path / "m", on_save=told.append, **{name: stop})
+    assert told[-1].is_model
+    assert told[-1].update == 4
+    assert told[-1].scores == scores.values
+    said = capsys.readouterr().err
+    assert "a callback ended the training after 4 of" in said
+    assert "fitted into --minutes" not in said
+    steps = []
+    Classification(stopping).train(tmp_path / "m", on_step=lambda event: steps.append(event.update))
+    assert steps == [], "the run is complete"
+    logged = [json.loads(line) for line in (tmp_path / "m.run" / "log.jsonl").read_text("utf-8").splitlines()]
+    assert [entry["update"] for entry in logged if entry["kind"] == "evaluation"] == [2, 4]
+
+
+def test_a_run_that_a_callback_ended_can_be_continued(tmp_path):
+    def stop(event):
+        if event.update == 4:
+            raise StopTraining
+
+    Classification(config(tmp_path)).train(tmp_path / "m", on_step=stop)
+    steps = []
+    more = {"accept_changes": True, "on_step": lambda event: steps.append(event.update)}
+    Classification(config(tmp_path, updates=8)).train(tmp_path / "m", **more)
+    assert steps == [5, 6, 7, 8]
 
 
 def test_an_exception_after_the_model_was_saved_leaves_the_model(tmp_path, plain):

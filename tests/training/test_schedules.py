@@ -72,6 +72,16 @@ def test_a_continued_plan_is_corrected_from_its_start_on():
     assert max(abs(b - a) for a, b in itertools.pairwise(found)) < 0.1
 
 
+def test_an_ended_plan_keeps_the_learning_rates_before_its_end():
+    plan = Plan(updates=100, warmup=20).corrected(10, 90).corrected(50, 120)
+    ended = plan.ended(40)
+    assert ended.end == 40
+    assert rates(ended, "linear") == rates(plan, "linear")[:40]
+    assert Plan(**json.loads(json.dumps(asdict(ended)))) == ended
+    with pytest.raises(TypeError, match="expected an update from 40 to 39"):
+        ended.corrected(40, 60)
+
+
 def test_a_plan_round_trips_through_json():
     plan = Plan(updates=100, warmup=5, start_seconds=1.5).corrected(10, 90).corrected(30, 95)
     assert Plan(**json.loads(json.dumps(asdict(plan)))) == plan
@@ -81,7 +91,7 @@ def test_a_plan_round_trips_through_json():
 
 @pytest.mark.parametrize(
     "corrections",
-    [[[10]], [["a", 3]], [[1.5, 30]], [[10, 10]], [[10, 9]], [[20, 90], [10, 95]], [[100, 200]], [3], "ab"],
+    [[[10]], [["a", 3]], [[1.5, 30]], [[10, 10], [10, 10]], [[10, 9]], [[20, 90], [10, 95]], [[100, 200]], [3], "ab"],
 )
 def test_invalid_corrections_are_refused(corrections):
     with pytest.raises(TypeError, match="correction"):

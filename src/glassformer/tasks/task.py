@@ -137,6 +137,7 @@ class Task(ABC, Generic[Example, Batch]):
             overwrite: Replace a model in `out` that another run wrote. Other files are never replaced.
             began: Value of `time.perf_counter` when the command began, from which `minutes` counts; None is now.
             on_step: Called after each update. If a callback raises, a checkpoint is saved and the run can be resumed.
+                `glassformer.StopTraining` ends the training and keeps the model.
             on_evaluation: Called after each validation.
             on_save: Called after each new checkpoint, and after the model was saved.
         """

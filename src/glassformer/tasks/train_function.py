@@ -58,6 +58,7 @@ def train(
         size: The size of the model: "tiny", "small", "base", or "auto" to fit it to the data and the time.
         preset: A model family whose architecture to use, such as "llama"; the size is still chosen by `size`.
         on_step: Called after each update. If a callback raises, a checkpoint is saved and the run can be resumed.
+            `glassformer.StopTraining` ends the training and keeps the model.
         on_evaluation: Called after each validation.
         on_save: Called after each new checkpoint, and after the model was saved.
         options: Any option of the command line with underscores for hyphens: `source`, `minutes`, `d_model`, `lr`, and

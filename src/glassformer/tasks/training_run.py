@@ -119,7 +119,11 @@ def train_run(
     with (Journal if is_leader else SilentJournal)(run.path, trainer.config) as journal:
         trainer.warn, journal.validation = journal.say, validation
         attach(
-            trainer, (callbacks or {}) if is_leader else {}, on_update=journal.update, on_evaluation=journal.evaluation
+            trainer,
+            (callbacks or {}) if is_leader else {},
+            on_update=journal.update,
+            on_evaluation=journal.evaluation,
+            on_stop=run.correct_plan,
         )
         for note in notes:
             journal.say(note)
@@ -176,7 +180,7 @@ def train_run(
             seconds=trainer.state.seconds,
         )
         journal.say(compare(estimate, truth))
-        if config.minutes and not state.update and trainer.state.update >= trainer.plan.end:
+        if config.minutes and not state.update and trainer.state.update >= planner.plan.end:
             _tell_few_updates(journal, config, trainer.state.update, starting)
     return trainer.state
 

@@ -1,7 +1,7 @@
 """Callbacks of a training run: functions that the user passes to `train`, called after an update, validation or save.
 
 They receive copies of the numbers, so they cannot change the training. If a callback raises, a checkpoint is saved and
-the run ends; the same call of `train` resumes it.
+the run ends; the same call of `train` resumes it. `StopTraining` instead ends the training and keeps the model.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,9 +9,26 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypedDict
 
+from glassformer.base.plurals import counted
+from glassformer.training.schedules import Plan
 from glassformer.training.started_update import Update
 from glassformer.training.state import Evaluation
+from glassformer.training.stop_signals import StoppedAtOnceError
 from glassformer.training.trainer import Trainer
+
+
+class StopTraining(Exception):  # noqa: N818  # not an error: the run ends with its model
+    """Raised by an `on_step` or `on_evaluation` callback to end the training early and still get the model.
+
+    The run then ends as if its updates were used up: it validates, chooses the best checkpoint, scores and saves the
+    model. Called again, `train` finds it complete. In a run of several processes it is an exception like any other.
+
+    >>> import glassformer as gf
+    >>> def stop_early(event):
+    ...     if event.update >= 200 and event.loss < 0.5:
+    ...         raise gf.StopTraining
+    >>> scores = gf.train("classification", data="reviews.tsv", out="my-early", minutes=5, on_step=stop_early)
+    """
 
 
 class StepEvent(NamedTuple):
@@ -75,14 +92,29 @@ def attach(
     *,
     on_update: Callable[[Update], None],
     on_evaluation: Callable[[Evaluation], None],
+    on_stop: Callable[[Plan], None],
 ) -> None:
     """Set the hooks of a trainer, so that it calls the run's journal and then the user's callbacks.
 
     Args:
         on_update: The journal's function for an update.
         on_evaluation: The journal's function for a validation.
+        on_stop: Called with the plan that a callback has ended by `StopTraining`, to record it.
     """
     step, evaluated, saved = callbacks.get("on_step"), callbacks.get("on_evaluation"), callbacks.get("on_save")
+
+    def call(callback: Callable[[Any], None], event: StepEvent | EvaluationEvent) -> None:
+        try:
+            callback(event)
+        except StopTraining:
+            if trainer.parallel.processes.size > 1:
+                raise
+            _stop(trainer, on_stop)
+        except StoppedAtOnceError:
+            raise
+        except BaseException:  # sys.exit() too
+            trainer.save()
+            raise
 
     def after_update(update: Update) -> None:
         on_update(update)
@@ -96,13 +128,13 @@ def attach(
                 seconds=update.seconds,
                 skipped=update.skipped,
             )
-            _call(trainer, step, event)
+            call(step, event)
 
     def after_evaluation(evaluation: Evaluation) -> None:
         on_evaluation(evaluation)
         if evaluated is not None:
             event = EvaluationEvent(evaluation.update, _read_only(evaluation.scores), evaluation.is_average)
-            _call(trainer, evaluated, event)
+            call(evaluated, event)
 
     def after_save(path: Path) -> None:
         if saved is not None:
@@ -118,13 +150,15 @@ def report_model_saved(callbacks: Callbacks, update: int, path: Path, scores: Ma
         saved(SaveEvent(update, path, True, _read_only(scores)))
 
 
-def _call(trainer: Trainer[Any], callback: Callable[[Any], None], event: StepEvent | EvaluationEvent) -> None:
-    """Call a callback with an event. If it raises, save a checkpoint, then let the exception end the run."""
-    try:
-        callback(event)
-    except Exception:
-        trainer.save()
-        raise
+def _stop(trainer: Trainer[Any], record: Callable[[Plan], None]) -> None:
+    """End the plan of a trainer at the updates made so far, unless they are all, and record the plan."""
+    plan, made = trainer.plan, trainer.state.update
+    if plan is None or made >= plan.end:
+        return
+    trainer.plan = plan.ended(made)
+    trainer.correct = lambda state: None  # --minutes would plan more updates
+    record(trainer.plan)
+    trainer.warn(f"a callback ended the training after {made:,} of {counted(plan.end, 'updates')}")
 
 
 def _read_only(scores: Mapping[str, float]) -> Mapping[str, float]:

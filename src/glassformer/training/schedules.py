@@ -165,9 +165,9 @@ class Plan:
         corrections = tuple(_read_correction(one) for one in self.corrections)
         last, end = self.start, self.updates
         for one in corrections:
-            if not last <= one.update < min(end, one.updates):
+            if not last <= one.update < end or one.update > one.updates:
                 raise TypeError(
-                    f"correction {list(one)}: expected an update from {last} to {end - 1}, and more updates"
+                    f"correction {list(one)}: expected an update from {last} to {end - 1}, and as many updates or more"
                 )
             last, end = one
         object.__setattr__(self, "corrections", corrections)
@@ -180,6 +180,11 @@ class Plan:
     def corrected(self, update: int, updates: int) -> "Plan":
         """Return a copy of this plan with one more correction: after `update` updates, the total becomes `updates`."""
         return replace(self, corrections=(*self.corrections, Correction(update, updates)))
+
+    def ended(self, update: int) -> "Plan":
+        """Return a copy of this plan that ends after `update` updates. The learning rates up to there stay."""
+        earlier = tuple(one for one in self.corrections if one.update < update)
+        return replace(self, corrections=(*earlier, Correction(update, update)))
 
     def lr(self, schedule: Schedule, peak: float, update: int) -> float:
         """Return the learning rate of an update, counted from 1, with `peak` as the learning rate after warm-up."""
