@@ -79,6 +79,18 @@ def test_what_does_not_fit_is_refused(tmp_path):
         adapter_files(adapted(tmp_path / "base"), tmp_path / "base", name="other")
 
 
+def test_a_refused_adapter_leaves_the_model_as_it_was(tmp_path):
+    save_decoder(tmp_path / "base")
+    save_decoder(tmp_path / "deep", num_hidden_layers=3)
+    write_adapter(tmp_path / "a", adapter=adapter_files(adapted(tmp_path / "deep"), tmp_path / "deep"))
+    model = load_model(tmp_path / "base")
+    expected = logits(model)
+    with pytest.raises(UnsupportedModelError, match="belongs to no linear layer"):  # its first layers would fit
+        load_adapter(model, tmp_path / "a")
+    assert not adapted_layers(model)
+    assert torch.equal(logits(model), expected)
+
+
 def test_training_saves_an_adapter_that_peft_loads(tmp_path):
     theirs = save_seq2seq(tmp_path / "base", "T5")
     write_pairs(tmp_path)

@@ -102,12 +102,13 @@ def load_adapter(model: Model, folder: Path, *, name: str = DEFAULT, model_type:
     """Put an adapter in PEFT's format on a model under a name, without merging it. `use_adapters` sets its weight.
 
     Several adapters may be loaded one after the other. `model_type` is as in `adapter_files`. Raises
-    UnsupportedModelError for adapters that change anything but the matrices of attention and feed-forward.
+    UnsupportedModelError for adapters that change anything but the matrices of attention and feed-forward. The model
+    does not change if the adapter is refused.
     """
     settings, tensors = read_json_table(folder / ADAPTER_CONFIG), read_tensors(folder / ADAPTER_WEIGHTS)
     check_settings(settings)
     rules = dict(_modules(adapter_family(model, model_type), model))
-    read = set()
+    read, updates = set(), []
     for module, rule in rules.items():
         keys = [f"{PREFIX}{module}.lora_{part}.weight" for part in "AB"]
         if not all(key in tensors for key in keys):
@@ -119,15 +120,14 @@ def load_adapter(model: Model, folder: Path, *, name: str = DEFAULT, model_type:
         expected = (sum(_n_rows(model, part) for part in rule.names), first.in_features)
         if up.shape[1:] != down.shape[:1] or (len(up), down.shape[1]) != expected:
             raise ValueError(f"the adapter's update of {module} is {(len(up), down.shape[1])}: expected {expected}")
-        begin = 0
-        for part in rule.names:
-            n_rows = _n_rows(model, part)
-            _add(model, part.removesuffix(".weight"), name, down, up[begin : begin + n_rows], scale)
-            begin += n_rows
+        parts = torch.split(up, [_n_rows(model, part) for part in rule.names])
+        updates += [(part, down, rows, scale) for part, rows in zip(rule.names, parts, strict=True)]
     if unread := sorted(tensors.keys() - read):
         raise UnsupportedModelError(
             f"{folder}: the adapter has the tensor {unread[0][:200]}, which belongs to no linear layer of this model"
         )
+    for part, down, up, scale in updates:
+        _add(model, part.removesuffix(".weight"), name, down, up, scale)
 
 
 def _add(model: Model, layer_name: str, name: str, down: Tensor, up: Tensor, scale: float) -> None:
