@@ -11,6 +11,7 @@ from glassformer.pipelines.generator import Generator
 from glassformer.pipelines.language_model import LanguageModel
 from glassformer.pipelines.pipeline_registry import PIPELINES
 from glassformer.pipelines.text_to_text import TextToText
+from glassformer.pipelines.translator import Translator
 from glassformer.tasks.task_registry import TASKS
 from pipelines.tiny_pipelines import MAKERS, make
 
@@ -21,6 +22,13 @@ def test_the_n_best_of_a_search_widen_its_beam_unless_the_beam_was_given(run):
     code, _, err = run(make(LanguageModel), "--n-best", "9", "--beam", "4", stdin="the\n")
     assert code == 2
     assert err == "glassformer: --n-best 9 --beam 4: expected --beam 9 or more, or a --temperature above 0\n"
+
+
+@pytest.mark.parametrize("kind", [Translator, TextToText])
+def test_encoder_decoders_stop_at_a_text(run, kind):
+    _, (whole,), _ = run(make(kind), "--beam", "1", stdin="the\n")
+    code, (line,), _ = run(make(kind), "--beam", "1", "--stop", whole[1:3], stdin="the\n")
+    assert (code, line) == (0, whole[: whole.index(whole[1:3])])
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "hot"])

@@ -2,6 +2,7 @@
 
 import pytest
 
+from glassformer.decoding import GenerationConfig
 from glassformer.pipelines.denoiser import Denoiser, specials_of
 from glassformer.pipelines.pipeline import LineRequest
 from pipelines.tiny_pipelines import NOISE, make, rewriter
@@ -25,6 +26,8 @@ def test_only_lines_with_blanks_change_and_too_many_blanks_are_refused():
     assert (unchanged, blank) == ("the old cat", "")
     with pytest.raises(ValueError, match=r"a line has 9 blanks: expected at most \d"):
         tool.answer_lines(["___ " * 9], LineRequest())
+    with pytest.raises(ValueError, match=r"stop_strings=\('x',\): expected none, because the model fills in blanks"):
+        tool.answer_lines(["a ___"], LineRequest(generation=GenerationConfig(stop_strings=("x",))))
 
 
 def test_written_spans_are_put_into_the_blanks():

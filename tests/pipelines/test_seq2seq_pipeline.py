@@ -32,6 +32,16 @@ def test_greedy_and_beam_search_score_the_same_text_alike():
     assert same_text == [] or same_text[0] == pytest.approx(greedy[0].score, abs=1e-4)
 
 
+def test_a_text_ends_before_a_stop_string():
+    tool, config = make(Translator), GenerationConfig(max_new_tokens=6)
+    (whole,) = tool.candidates(["the cat"], config)
+    stop = whole[0].text[1:3]
+    (cut,) = tool.candidates(["the cat"], replace(config, stop_strings=(stop,)))
+    assert cut[0].text == whole[0].text[: whole[0].text.index(stop)] != whole[0].text
+    with pytest.raises(ValueError, match="stop_strings with num_beams=2: expected greedy search or sampling"):
+        tool.candidates(["the cat"], replace(config, stop_strings=(stop,), num_beams=2))
+
+
 def test_a_long_source_is_cut_at_the_side_that_the_pipeline_drops():
     ids, translator, answerer = list(range(100, 200)), make(Translator), make(Answerer)
     with pytest.raises(ValueError, match=r"the input has 101 tokens: expected at most 64, .* --truncate"):

@@ -77,8 +77,8 @@ def run(
         decoder,
         prompt=None if decoder.prompt is None else _as_utf8(decoder.prompt),
         system=None if decoder.system is None else _as_utf8(decoder.system),
-        stop=tuple(map(_as_utf8, decoder.stop)),
     )
+    writing = replace(writing, stop=tuple(map(_as_utf8, writing.stop)))
     from glassformer.checkpoint.download_cache import find_model
 
     given = given_options(answer, writing, decoder, languages, tasks, embed=embed)

@@ -148,6 +148,8 @@ class WritingOptions:
     speculate: int | None = None
     """Propose up to N tokens from an earlier place in the text and verify them in one step. The text does not change;
     it is faster where texts repeat parts of their input. Needs a beam of 1. (default: 0, off)"""
+    stop: tuple[str, ...] = ()
+    """Stop generating where one of these texts appears. Needs a beam of 1."""
     truncate: bool = False
     """Read only the beginning of a text that is longer than the model's limit, and report at the end how many were
     cut. Without it, such a line is an error."""
@@ -164,8 +166,6 @@ class DecoderOptions:
     On a terminal, hold a conversation."""
     system: str | None = None
     """The system message before each conversation. Needs --chat."""
-    stop: tuple[str, ...] = ()
-    """Stop generating where one of these texts appears."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,7 +189,7 @@ class TaskOptions:
     generation settings are used. info lists the tasks. (default: none)"""
 
 
-WRITING = tuple(field.name for field in fields(WritingOptions))
+WRITING = tuple(field.name for field in fields(WritingOptions) if field.name != "stop")  # not of denoising models
 DECODING = tuple(field.name for field in fields(DecoderOptions))
 LANGUAGES = tuple(field.name for field in fields(LanguageOptions))
 TASKS = tuple(field.name for field in fields(TaskOptions))

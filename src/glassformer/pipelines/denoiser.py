@@ -82,6 +82,8 @@ class Denoiser(Seq2SeqPipeline[PlainText]):
     def answer_lines(self, lines: Sequence[str], request: LineRequest) -> list[LineAnswer]:
         """Return each line with its blanks (`___`) filled in. A line without blanks is returned unchanged."""
         config, lines = request.generation or self.generation, check_texts(lines, "lines")
+        if config.stop_strings:
+            raise ValueError(f"stop_strings={config.stop_strings}: expected none, because the model fills in blanks")
         with_blanks = [index for index, line in enumerate(lines) if BLANK in line]
         sources = [self.encode_source(lines[index]) for index in with_blanks]
         answers = [[Candidate(line)] for line in lines]

@@ -9,11 +9,11 @@ from glassformer.base.names import suggestion
 
 TASK = "task.json"
 """The file of a model folder that names the task and holds the pipeline's settings."""
-RunOption = Literal["n_best", "scores", "embed", "writing", "decoding", "languages", "tasks"]
+RunOption = Literal["n_best", "scores", "embed", "stop", "writing", "decoding", "languages", "tasks"]
 """An option of `glassformer run`, or a group of options, that only some models take. The group `writing` is for models
-that generate text (`WritingOptions`), `decoding` for models that continue a text (`DecoderOptions`), `languages` for
-pretrained translators of many languages (`LanguageOptions`), and `tasks` for pretrained encoder-decoders
-(`TaskOptions`)."""
+that generate text (`WritingOptions` without `stop`), `decoding` for models that continue a text (`DecoderOptions`),
+`languages` for pretrained translators of many languages (`LanguageOptions`), and `tasks` for pretrained
+encoder-decoders (`TaskOptions`)."""
 
 
 class PipelineEntry(NamedTuple):
@@ -31,7 +31,8 @@ class PipelineEntry(NamedTuple):
     """Whether `glassformer demo` can show it. A task that needs a pretrained model has none."""
 
 
-SEQ2SEQ_OPTIONS: tuple[RunOption, ...] = ("n_best", "scores", "writing")
+DENOISER_OPTIONS: tuple[RunOption, ...] = ("n_best", "scores", "writing")
+SEQ2SEQ_OPTIONS: tuple[RunOption, ...] = (*DENOISER_OPTIONS, "stop")
 DECODER_OPTIONS: tuple[RunOption, ...] = (*SEQ2SEQ_OPTIONS, "decoding")
 PIPELINES = {
     "classification": PipelineEntry(
@@ -73,7 +74,7 @@ PIPELINES = {
     "denoising": PipelineEntry(
         "denoiser.Denoiser",
         "a denoising model",
-        SEQ2SEQ_OPTIONS,
+        DENOISER_OPTIONS,
         "an encoder-decoder like T5 and BART, pretrained on plain texts",
     ),
     "masking": PipelineEntry(

@@ -150,8 +150,7 @@ class Seq2SeqPipeline(TrainedPipeline[Example]):
         found = self._generate(self.read_sources(encoded), config, with_scores, batch_tokens)
         answers: list[list[Candidate]] = [[] for _ in texts]
         for index, several in zip(with_text, found, strict=True):
-            decode = self.target_tokenizer.decode
-            answers[index] = [candidate_of(one, decode(one.tokens), config.length_penalty) for one in several]
+            answers[index] = [candidate_of(one, one.text or "", config.length_penalty) for one in several]
         return answers
 
     def scoring_method(self) -> str:
@@ -186,6 +185,7 @@ class Seq2SeqPipeline(TrainedPipeline[Example]):
             begin=self.begin,
             end=self.end,
             with_log_probs=with_scores,
+            tokenizer=self.target_tokenizer,
             batch_tokens=batch_tokens or self.batch_tokens or WRITING_BATCH_TOKENS,
         )
 
