@@ -2,6 +2,7 @@
 
 import copy
 import os
+import pickle
 import platform
 import subprocess
 import sys
@@ -26,6 +27,15 @@ from recording import BEGIN, DECODERS, END, PAIR, make
 def int8_linear(request):
     with use_int8_layer(request.param) as layer:
         yield layer
+
+
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")  # in torch itself
+@pytest.mark.parametrize("n_bytes", [1, 2])
+def test_an_unpickled_layer_computes_the_same(int8_linear, n_bytes):
+    torch.manual_seed(0)
+    layer, x = int8_linear(nn.Linear(40, 7)), torch.randn(3, 40)
+    layer.set_activation_bytes(n_bytes)
+    assert torch.equal(pickle.loads(pickle.dumps(layer))(x), layer(x))
 
 
 @settings(max_examples=30, deadline=None)

@@ -19,6 +19,7 @@ from typing_extensions import override
 
 from glassformer.kernels.cpp_library import KernelBuildError
 from glassformer.kernels.kernel_registry import cpp_kernels, warn_of_fallback
+from glassformer.kernels.packed_for_cpu import PackedForCPU
 
 GROUP_SIZE = 32
 MOST = 127 * 128
@@ -147,7 +148,7 @@ class GroupwiseMatrix:
         return torch.cat([low, high], -1)
 
 
-class CppGroupwiseMatrix(GroupwiseMatrix):
+class CppGroupwiseMatrix(PackedForCPU, GroupwiseMatrix):
     """The same, in the packed layout of the C++ kernel and computed by it."""
 
     @override
@@ -158,6 +159,10 @@ class CppGroupwiseMatrix(GroupwiseMatrix):
         # NumPy's memory, because torch's allocator rounds sizes up: a model of 135M weights took 35 % more.
         self._packed = torch.from_numpy(np.zeros(size, np.uint8))
         self._shape = (self.n_in, self.n_out, form.bits, form.has_mins, is_half)
+        self._find_function()
+
+    @override
+    def _find_function(self) -> None:
         # Looked up once: a step multiplies more than a hundred times.
         self._linear = _operations().groupwise_linear.default
 

@@ -21,15 +21,17 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from glassformer.kernels.cpp_kernels import INT8_CHANNELS
 from glassformer.kernels.cpp_library import X86, KernelBuildError
 from glassformer.kernels.kernel_registry import cpp_kernels, warn_of_fallback
+from glassformer.kernels.packed_for_cpu import PackedForCPU
 
 ActivationBytes = Literal[1, 2]
 
 
-class Int8Linear(nn.Module):
+class Int8Linear(PackedForCPU, nn.Module):
     """`nn.Linear` with int8 weights, computed by our C++ kernel.
 
     With `relu=True` the kernel applies a ReLU to the output.
@@ -55,9 +57,13 @@ class Int8Linear(nn.Module):
 
     def set_activation_bytes(self, count: ActivationBytes) -> None:
         """Set how many bytes an activation takes: 1 at first."""
-        operations = cpp_kernels().operations
         self.activation_bytes = count
-        self._linear = (operations.linear if count == 1 else operations.two_byte_linear).default
+        self._find_function()
+
+    @override
+    def _find_function(self) -> None:
+        operations = cpp_kernels().operations
+        self._linear = (operations.linear if self.activation_bytes == 1 else operations.two_byte_linear).default
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the output of the layer for x: (..., in_features) -> (..., out_features)."""
