@@ -1,10 +1,14 @@
 """Opening a batch: padding, limits of new tokens, and wrong inputs."""
 
 import pytest
+import torch
 
 from glassformer.decoding.generation_config import GenerationConfig
 from glassformer.decoding.open_batch import check_inputs, generated_text_of, limit_by_source, open_batch, sequences_of
+from glassformer.models import build_model, preset
+from glassformer.pipelines.translator import Translator
 from glassformer.runtime.step_runner import inference
+from pipelines import tiny_pipelines
 from recording import BEGIN, DECODERS, END, PAIR, make
 
 DECODER, ENCODER_DECODER = make(DECODERS["alibi"]), make(PAIR)
@@ -53,5 +57,23 @@ def test_wrong_inputs_are_refused():
         check_inputs(DECODER, [[5] * 41], None)
     with pytest.raises(ValueError, match="begin=None: expected the token it begins with"):
         check_inputs(ENCODER_DECODER, [[5]], None)
+    for wrong in ([5, 6], [[5], None], 5):
+        with pytest.raises(
+            TypeError, match=r"inputs is .*: expected a list of lists of token ids, such as \[\[5, 6\]\]"
+        ):
+            check_inputs(DECODER, wrong, None)
     with pytest.raises(ValueError, match="stop_strings without a tokenizer"):
         sequences_of(DECODER, [[5]], GenerationConfig(stop_strings=("x",)), None, [3])
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # in torch.compile itself
+def test_a_model_that_generates_no_text_is_refused_by_its_class():
+    expected = "expected a DecoderModel or an EncoderDecoderModel"
+    with pytest.raises(TypeError, match=f"model is of the class EncoderModel: {expected}$"):
+        check_inputs(build_model(preset("tiny-bert-base")), [[5]], None)
+    with pytest.raises(
+        TypeError, match=rf"OptimizedModule: {expected}; .*load\(path, compile='on'\), or by record_steps"
+    ):
+        check_inputs(torch.compile(DECODER), [[5]], None)
+    with pytest.raises(TypeError, match=rf"Translator: {expected}, which a pipeline has as `pipeline.model`$"):
+        check_inputs(tiny_pipelines.make(Translator), [[5]], None)

@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from glassformer.base.checks import shown
 from glassformer.decoding.beam import Hypothesis
 from glassformer.decoding.generation_config import GenerationConfig
 from glassformer.decoding.rules import check_token_ids
@@ -192,14 +193,16 @@ def check_inputs(
 ) -> None:
     """Raise ValueError if an input is empty, longer than the model's `max_len`, or holds an id that is no token.
 
-    An id that is no integer raises TypeError. An encoder-decoder needs `begin`, the token after which it generates. A
+    A model that generates no text, an input that is no list, and an id that is no integer raise TypeError. An
+    encoder-decoder needs `begin`, the token after which it generates. A
     decoder-only model takes None. `begin` and the tokens that `config` names, such as `prefix`, are checked too. All
     checks are made on the host, before any id is copied to a GPU, because a wrong id there makes the GPU unusable for
     the rest of the process.
     """
+    _check_model(model)
     vocab_size, limit = model.config.vocab_size, model.config.max_len
     read_from = model.config.source_vocab if isinstance(model, EncoderDecoderModel) else vocab_size
-    lengths = list(map(len, inputs))
+    lengths = _lengths(inputs)
     if 0 in lengths:
         raise ValueError(f"input {lengths.index(0)} is empty: expected at least one token")
     if limit is not None and lengths and max(lengths) > limit:
@@ -215,6 +218,29 @@ def check_inputs(
         raise ValueError(f"begin={begin}: expected {expected}")
     if begin is not None and not 0 <= begin < vocab_size:
         raise ValueError(f"begin={begin}: expected a token from 0 to {vocab_size - 1}")
+
+
+def _check_model(model: object) -> None:
+    """Raise TypeError unless the model generates text by decoding steps."""
+    if isinstance(model, DecoderModel | EncoderDecoderModel):
+        return
+    found = f"model is of the class {type(model).__name__}: expected a DecoderModel or an EncoderDecoderModel"
+    if isinstance(getattr(model, "_orig_mod", None), nn.Module):
+        found += "; compile decoding steps by glassformer.load(path, compile='on'), or by record_steps(model, "
+        found += "compile=True) of glassformer.decoding, instead of torch.compile"
+    elif isinstance(getattr(model, "model", None), nn.Module):
+        found += ", which a pipeline has as `pipeline.model`"
+    raise TypeError(found)
+
+
+def _lengths(inputs: Sequence[Sequence[int]]) -> list[int]:
+    """Return the number of ids of each input. Raise TypeError if the inputs are no lists of ids."""
+    try:
+        return list(map(len, inputs))
+    except TypeError:
+        raise TypeError(
+            f"inputs is {shown(inputs)}: expected a list of lists of token ids, such as [[5, 6]] for one text"
+        ) from None
 
 
 def _check_ids(inputs: Sequence[Sequence[int]], vocab_size: int) -> None:
