@@ -45,7 +45,10 @@ def test_the_files_of_models_are_checked(model_paths):
     [
         (lambda path: None, "m: no such model folder"),
         (lambda path: path.mkdir(), "manifest.json is missing: expected a model folder"),
-        (lambda path: path.write_text("no model"), "m: expected a model folder, a GGUF file, or a llama2.c .bin file"),
+        (
+            lambda path: path.write_text("no model", encoding="utf-8"),
+            "m: expected a model folder, a GGUF file, or a llama2.c .bin file",
+        ),
     ],
 )
 def test_a_path_without_a_model_is_refused(model_paths, tmp_path, make_path, message):
