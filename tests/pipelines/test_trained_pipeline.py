@@ -4,12 +4,14 @@ import json
 
 import pytest
 
-from glassformer.checkpoint import OutputExistsError
+from glassformer.checkpoint import OutputExistsError, load_model, save_model
 from glassformer.models import DecoderModel
 from glassformer.pipelines.classifier import Classifier
 from glassformer.pipelines.comparer import Comparer
+from glassformer.pipelines.language_model import LanguageModel
 from glassformer.pipelines.load import load
 from glassformer.pipelines.trained_pipeline import TrainedPipeline
+from glassformer.pipelines.translator import Translator
 from glassformer.tasks.classification import LabeledData
 from pipelines.tiny_pipelines import MAKERS, make
 
@@ -47,3 +49,18 @@ def test_another_model_is_replaced_only_on_request(tmp_path):
     with pytest.raises(OutputExistsError):
         make(Classifier).save(tmp_path / "m", "card", owner="another run")
     make(Classifier).save(tmp_path / "m", "card", owner="another run", overwrite=True)
+
+
+def test_a_pipeline_is_saved_to_a_path_as_text_with_a_card_of_its_own(tmp_path):
+    make(Translator).save(str(tmp_path / "m"))
+    card = (tmp_path / "m" / "README.md").read_text(encoding="utf-8")
+    assert card.startswith("# m\n\nThis folder holds a translator, saved with Glassformer.")
+    assert isinstance(load(str(tmp_path / "m")), Translator)
+
+
+@pytest.mark.parametrize("kind", [Translator, LanguageModel], ids=["translator", "decoder"])
+def test_a_model_without_its_tokenizer_is_refused_by_load(tmp_path, kind):
+    save_model(str(tmp_path / "m"), make(kind).model)
+    with pytest.raises(ValueError, match=r"m holds a model without tokenizer and task.json: .* reads the model alone"):
+        load(tmp_path / "m")
+    assert load_model(str(tmp_path / "m")).config == make(kind).model.config

@@ -5,8 +5,9 @@ import pytest
 import torch
 
 import glassformer
-from glassformer.checkpoint import load_model
+from glassformer.checkpoint import load_model, save_model
 from glassformer.checkpoint.hf.values import UnsupportedModelError
+from glassformer.runtime.prepare_model import prepare_model
 from glassformer.training.adapter_folder import adapter_files, load_adapter, write_adapter
 from glassformer.training.lora import adapted_layers, add_adapters, merge_adapters, use_adapters
 from glassformer.training.train_config import TrainConfig
@@ -89,6 +90,18 @@ def test_a_refused_adapter_leaves_the_model_as_it_was(tmp_path):
         load_adapter(model, tmp_path / "a")
     assert not adapted_layers(model)
     assert torch.equal(logits(model), expected)
+
+
+def test_quantized_matrices_take_no_adapter(tmp_path):
+    save_decoder(tmp_path / "base")
+    model = adapted(tmp_path / "base")
+    with pytest.raises(ValueError, match=r"the model has adapters: merge them before, by merge_adapters"):
+        save_model(tmp_path / "m", model)
+    write_adapter(str(tmp_path / "a"), adapter=adapter_files(model, tmp_path / "base"))
+    load_adapter(load_model(tmp_path / "base"), str(tmp_path / "a"))
+    quantized = prepare_model(load_model(tmp_path / "base"), quantize="int4")
+    with pytest.raises(UnsupportedModelError, match=r"are quantized: expected .* with dtype='float32'"):
+        load_adapter(quantized, tmp_path / "a")
 
 
 def test_training_saves_an_adapter_that_peft_loads(tmp_path):

@@ -55,7 +55,7 @@ WhenFilled = Callable[[nn.Module], None]
 
 
 def save_model(
-    folder: Path,
+    folder: Path | str,
     model: EncoderModel | DecoderModel | EncoderDecoderModel,
     texts: Mapping[str, str] | None = None,
     *,
@@ -65,16 +65,21 @@ def save_model(
     """Write a model folder atomically. `texts` maps names of further files, such as `README.md`, to their contents.
 
     An existing model folder is replaced only with `overwrite`, or if the same `owner` (a training run) wrote it and its
-    files are unchanged. `owner` is stored in the manifest. Raises ValueError for a packed or quantized model, whose
-    parameters are not those of its config.
+    files are unchanged. `owner` is stored in the manifest. Raises ValueError for a model that is packed, quantized or
+    has adapters: its parameters are not those of its config.
     """
     missing = sorted(shapes_by_name(model.config).keys() - own_parameters(model).keys())
+    if missing and any(".adapters." in name for name in own_parameters(model)):
+        raise ValueError(
+            "the model has adapters: merge them before, by merge_adapters(model) of glassformer.training.lora, or save "
+            "them alone, by write_adapter of glassformer.training.adapter_folder"
+        )
     if missing:
         raise ValueError(
             f"the model has no parameter {missing[0]}: it is packed or quantized for inference, and cannot be saved; "
             "load it without quantize, or save it before"
         )
-    with new_folder(folder, overwrite=overwrite, owner=owner) as work:
+    with new_folder(Path(folder), overwrite=overwrite, owner=owner) as work:
         write_text(work / CONFIG, json.dumps(model.config.to_dict(), indent=2))
         write_tensors(work / WEIGHTS, {name: value.contiguous().cpu() for name, value in own_parameters(model).items()})
         for name, text in (texts or {}).items():

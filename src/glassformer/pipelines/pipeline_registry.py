@@ -136,7 +136,8 @@ def pipeline_named(task: str) -> type[Any]:
 def read_about(folder: Path) -> dict[str, Any]:
     """Return the contents of a model folder's `task.json`: the task's name under "task", and the pipeline's settings.
 
-    The task of a folder without this file is taken to be "translation".
+    The task of a folder with a tokenizer and without this file is taken to be "translation". Raises ValueError for a
+    folder of ours without both, which holds a model alone.
     """
     from glassformer.checkpoint.safe_files import MANIFEST, CorruptFolderError, SealedFolder, read_json_object
 
@@ -144,6 +145,11 @@ def read_about(folder: Path) -> dict[str, Any]:
         return {"task": FIRST_TASK}  # not a folder of ours: loading the model raises the error
     sealed = SealedFolder(folder)
     if not sealed.has(TASK):
+        if not any(sealed.has(name) for name in ("tokenizer.json", "source_tokenizer.json")):
+            raise ValueError(
+                f"{folder} holds a model without tokenizer and {TASK}: expected a folder that training or the save "
+                "method of a pipeline wrote. load_model of glassformer.checkpoint reads the model alone"
+            )
         return {"task": FIRST_TASK}
     about = read_json_object(sealed.file(TASK))
     name = about.get("task")

@@ -11,7 +11,7 @@ from glassformer.checkpoint import load_model, save_model
 from glassformer.checkpoint.load_errors import refusing_wrong_values
 from glassformer.models.transformer import Model
 from glassformer.pipelines.pipeline import Pipeline
-from glassformer.pipelines.pipeline_registry import DATA_SETTINGS, TASK, read_about
+from glassformer.pipelines.pipeline_registry import DATA_SETTINGS, PIPELINES, TASK, read_about
 
 if TYPE_CHECKING:  # `glassformer run` imports no metrics
     from glassformer.metrics.scores import Scores
@@ -93,13 +93,21 @@ class TrainedPipeline(Pipeline, Generic[Example]):
             raise ValueError(f"{folder} holds a model of kind {model.kind!r}: expected {kind.kind!r}")
         return model.eval(), about
 
-    def save(self, folder: Path, card: str, data: Any = None, *, overwrite: bool = False, owner: str = "") -> None:
-        """Write the model folder. `card` is the text of its README.md.
+    def save(
+        self, folder: Path | str, card: str = "", data: Any = None, *, overwrite: bool = False, owner: str = ""
+    ) -> None:
+        """Write the model folder. `card` is the text of its README.md; the default names the task and the command.
 
         `data` is the config of the training data; its settings are stored for `glassformer eval`. `owner` identifies
         the training run. An existing model folder is replaced only with `overwrite`, or if it has the same `owner`.
         """
         about = {"task": self.task, **self.settings(), **({"data": {}} if data is None else data.settings())}
         text = json.dumps(about, indent=2, ensure_ascii=False)
-        files = {**self.files(), TASK: text, "README.md": card}
+        files = {**self.files(), TASK: text, "README.md": card or self._short_card(Path(folder).resolve().name)}
         save_model(folder, self.model, files, overwrite=overwrite, owner=owner)
+
+    def _short_card(self, name: str) -> str:
+        called = PIPELINES[self.task].called
+        return (
+            f"# {name}\n\nThis folder holds {called}, saved with Glassformer. Use it:\n\n    glassformer run {name}\n"
+        )

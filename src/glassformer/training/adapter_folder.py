@@ -85,26 +85,27 @@ def adapter_files(
 
 
 def write_adapter(
-    folder: Path, *, adapter: AdapterFiles, card: str = "", overwrite: bool = False, owner: str = ""
+    folder: Path | str, *, adapter: AdapterFiles, card: str = "", overwrite: bool = False, owner: str = ""
 ) -> None:
     """Write an adapter folder. `card` is the text of its README.md.
 
     An existing model folder is replaced only with `overwrite`, or if it has the same `owner` (a training run).
     """
-    with new_folder(folder, overwrite=overwrite, owner=owner) as work:
+    with new_folder(Path(folder), overwrite=overwrite, owner=owner) as work:
         write_text(work / ADAPTER_CONFIG, json.dumps(adapter.settings, indent=2))
         write_tensors(work / ADAPTER_WEIGHTS, adapter.tensors, {"format": "pt"})
         if card:
             write_text(work / "README.md", card)
 
 
-def load_adapter(model: Model, folder: Path, *, name: str = DEFAULT, model_type: str | None = None) -> None:
+def load_adapter(model: Model, folder: Path | str, *, name: str = DEFAULT, model_type: str | None = None) -> None:
     """Put an adapter in PEFT's format on a model under a name, without merging it. `use_adapters` sets its weight.
 
     Several adapters may be loaded one after the other. `model_type` is as in `adapter_files`. Raises
     UnsupportedModelError for adapters that change anything but the matrices of attention and feed-forward. The model
     does not change if the adapter is refused.
     """
+    folder = Path(folder)
     settings, tensors = read_json_table(folder / ADAPTER_CONFIG), read_tensors(folder / ADAPTER_WEIGHTS)
     check_settings(settings)
     rules = dict(_modules(adapter_family(model, model_type), model))
@@ -122,6 +123,11 @@ def load_adapter(model: Model, folder: Path, *, name: str = DEFAULT, model_type:
             raise ValueError(f"the adapter's update of {module} is {(len(up), down.shape[1])}: expected {expected}")
         parts = torch.split(up, [_n_rows(model, part) for part in rule.names])
         updates += [(part, down, rows, scale) for part, rows in zip(rule.names, parts, strict=True)]
+    if not rules:
+        raise UnsupportedModelError(
+            f"{folder}: an adapter needs float matrices, and those of this model are quantized: expected a model that "
+            "was loaded with dtype='float32' and without quantize"
+        )
     if unread := sorted(tensors.keys() - read):
         raise UnsupportedModelError(
             f"{folder}: the adapter has the tensor {unread[0][:200]}, which belongs to no linear layer of this model"
