@@ -23,7 +23,7 @@ Input = tuple[str, str | None]
 ManyInputs = ManyTexts | Sequence[Input] | list[str | Input] | list[Pair]
 T = TypeVar("T")
 ONE_OR_MORE = "a string or a list of strings"
-"""What a method that takes one text or several expects, for its error message."""
+"""The expected texts of a method that takes one or several, for its error message."""
 WRITING_BATCH_TOKENS, READING_BATCH_TOKENS = 4096, 8192
 """Default of `Pipeline.batch_tokens` where texts are written, and where they are only read."""
 GPU_BATCH_TOKENS = 16_384

@@ -19,7 +19,7 @@ def using_random_numbers() -> Iterator[None]:
     if not _IN_USE.acquire(blocking=False):
         raise RuntimeError(
             "another training runs in this process: expected one at a time, because both would draw from torch's "
-            "global random numbers. Wait until it has ended, or start this one in a process of its own"
+            "global random numbers. Wait until it has ended, or start this one in another process"
         )
     had_cuda: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     python_state = random.getstate()
