@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from glassformer.inspect.explain_options import ExplainOptions
-from glassformer.inspect.pipeline_text import n_weights, read_text
+from glassformer.inspect.pipeline_text import n_weights, read_text, written_text
 from glassformer.pipelines.answerer import Answerer
 from glassformer.pipelines.classifier import Classifier
 from glassformer.pipelines.denoiser import Denoiser
@@ -23,8 +23,7 @@ TEXT = "the old cat sees"
 def test_what_is_written_is_what_the_pipeline_writes(kind):
     pipe = make(kind)
     read = read_text(pipe, TEXT, ExplainOptions(max_tokens=6))
-    written = read.target.ids[read.target.n_given :]
-    assert read.target.tokenizer.decode(written) == pipe.run(TEXT)
+    assert written_text(read.model, read.target) == pipe.run(TEXT)
     assert len(read.answers) == len(read.target.ids)
     assert read.model(**read.inputs(copies=2)).shape[:2] == (2, len(read.target.ids))
 

@@ -29,6 +29,7 @@ from glassformer.inspect.pipeline_text import (
     source_tokenizer,
     target_tokenizer,
     write_tokens,
+    written_text,
 )
 from glassformer.inspect.position_pictures import describe_positions
 from glassformer.inspect.stack_numbers import describe_stacks, pack_map, record_text, roll_out
@@ -206,7 +207,7 @@ def describe_output(pipe: Any, read: ModelText, output: Tensor, objective: Objec
     found["loss"] = number(objective.losses(output)[0])
     head = read.model.config.head
     if read.target is not None:
-        found["text"] = read.target.tokenizer.decode(read.target.ids[read.target.n_given :])
+        found["text"] = written_text(read.model, read.target)
     elif head == "sequence_class":
         scores = output[0].float().sigmoid() if objective.is_multi_label else output[0].float().softmax(-1)
         order = scores.argsort(descending=True, stable=True).tolist()

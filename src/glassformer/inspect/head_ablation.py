@@ -13,7 +13,7 @@ from glassformer.inspect.ablation import HEAD, ablate, ablation_names
 from glassformer.inspect.explain_options import ExplainOptions
 from glassformer.inspect.json_values import number
 from glassformer.inspect.objective import Objective
-from glassformer.inspect.pipeline_text import ModelText, n_weights, read_text, writing_settings
+from glassformer.inspect.pipeline_text import ModelText, n_weights, read_text, writing_settings, written_text
 from glassformer.inspect.recorder import patch
 from glassformer.progress import Step
 
@@ -77,7 +77,7 @@ def write_without_heads(
             with ablate(read.model, [one["name"]]):
                 again = read_text(pipe, text, options).target
             assert again is not None
-            one["written"] = again.tokenizer.decode(again.ids[again.n_given :])
+            one["written"] = written_text(read.model, again)
             step.advance(1)
     return found
 

@@ -11,7 +11,7 @@ from glassformer.checkpoint.model_folder import WEIGHTS, load_parameters, read_t
 from glassformer.checkpoint.safe_files import CorruptFolderError, verify_folder
 from glassformer.inspect.explain_options import ExplainOptions
 from glassformer.inspect.json_values import number, pack
-from glassformer.inspect.pipeline_text import ModelText, read_text
+from glassformer.inspect.pipeline_text import ModelText, read_text, written_text
 from glassformer.inspect.recorder import record
 from glassformer.inspect.stack_numbers import LONGEST_FULL
 from glassformer.pipelines.pipeline import Pipeline
@@ -71,7 +71,7 @@ def _replay(
             if not _load(replica.model, checkpoint_path(folder, position)):
                 return [], []  # the weights have other names, as those of LoRA adapters
             written = read_text(replica, read.source.text, options).target
-            text = "" if written is None else written.tokenizer.decode(written.ids[written.n_given :])
+            text = "" if written is None else written_text(replica.model, written)
             samples.append({"update": position, "text": text})
             checkpoints.append({"update": position, "attention": _attention(same_text)})
             shown.advance(1)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from glassformer.decoding import GenerationConfig
+from glassformer.decoding.text_stream import decode_after
 from glassformer.inspect.explain_options import ExplainOptions
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel
 from glassformer.models.costs import count_parameters
@@ -56,6 +57,13 @@ class SideTokens:
             "offsets": self.spans,
             "prompt": self.n_given,
         }
+
+
+def written_text(model: Model, side: SideTokens) -> str:
+    """Return the text of the tokens that a model wrote after those that were given."""
+    given, written = side.ids[: side.n_given], side.ids[side.n_given :]
+    before = given[-1:] if isinstance(model, DecoderModel) else []
+    return decode_after(side.tokenizer, before, written)
 
 
 @dataclass
