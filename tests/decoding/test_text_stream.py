@@ -81,7 +81,7 @@ def test_generation_ends_at_a_stop_string():
 
 @pytest.mark.parametrize("search", [{}, {"num_beams": 2}, {"stop_strings": ("zzz",)}, {"do_sample": True, "seed": 1}])
 def test_a_text_continues_its_prompt_with_a_space(search):
-    """The tokenizer leaves out the space before the first word of a text, and a continuation is no text of its own."""
+    """The tokenizer leaves out the space before a text. A continuation needs it."""
     model = random_model(preset("tiny-gpt2", vocab_size=TOKENIZER.vocab_size, max_len=64))
     prompt = TOKENIZER.encode("the cat")
     config = GenerationConfig(max_new_tokens=6, prefix=tuple(TOKENIZER.encode("sat")), **search)

@@ -90,3 +90,8 @@ def test_a_blank_line_stays_blank_and_an_empty_prompt_is_answered(decoder):
     assert model.answer_lines([""], request) == [blank]
     (found,) = model.answer_texts([""], request)
     assert found.line == "".join(model.stream("", request.generation)) != ""
+
+
+def test_texts_are_a_list_and_not_one_string():
+    with pytest.raises(TypeError, match=r"^lines is 'one two': expected a list of strings$"):
+        make(Generator).answer_texts("one two", LineRequest())

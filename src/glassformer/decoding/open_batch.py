@@ -81,7 +81,7 @@ def sequences_of(
 def last_of(model: TextModel, tokens: list[int]) -> list[int]:
     """Return the tokens of an input on which the decoding of a generated text depends: the last one, or none.
 
-    A decoder-only model continues its input. The text of an encoder-decoder is a text of its own.
+    A decoder-only model continues its input. The text of an encoder-decoder stands alone.
     """
     return tokens[-1:] if isinstance(model, DecoderModel) else []
 

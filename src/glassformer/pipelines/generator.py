@@ -17,6 +17,7 @@ from glassformer.pipelines.pipeline import (
     answer_of,
     candidate_of,
     check_text,
+    check_texts,
     each_text,
 )
 from glassformer.text import Tokenizer
@@ -75,6 +76,7 @@ class Generator(Pipeline):
 
     def answer_texts(self, lines: Sequence[str], request: LineRequest) -> list[LineAnswer]:
         """Answer texts as `answer_lines` does, but an empty one too: the model then starts a new text."""
+        lines = check_texts(lines, "lines")
         if not lines:
             return []
         is_chat = self.answers_messages if request.chat is None else request.chat
@@ -83,7 +85,7 @@ class Generator(Pipeline):
         else:
             prompts = [self.read(text) for text in lines]
         found = self.candidates_after(prompts, request.generation, with_scores=request.with_scores)
-        if is_chat:  # an answer is a text of its own
+        if is_chat:  # an answer continues no text
             found = [[one._replace(text=one.text.removeprefix(" ")) for one in several] for several in found]
         return [answer_of(one, request) for one in found]
 

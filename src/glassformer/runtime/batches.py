@@ -14,7 +14,7 @@ Result = TypeVar("Result")
 def sort_into_batches(sizes: Sequence[int], batch_tokens: int) -> list[list[int]]:
     """Return the indices of `sizes` in batches, the largest sizes first.
 
-    A batch, padded to its largest size, has at most `batch_tokens` tokens. A size above that has a batch of its own.
+    A batch, padded to its largest size, has at most `batch_tokens` tokens. A larger size is a batch alone.
     """
     waiting, batches = sorted(range(len(sizes)), key=lambda index: -sizes[index]), []
     while waiting:
@@ -58,8 +58,8 @@ def read_in_batches(
 ) -> list[Result]:
     """Do what `compute_in_batches` does, for a `compute` that calls `model` once and generates nothing.
 
-    On a CPU each thread computes batches of its own, if there is enough work for all. They hold no more tokens at a
-    time than one batch of `batch_tokens`.
+    On a CPU each thread computes separate batches, if there is enough work for all. Together they hold no more tokens
+    at a time than one batch of `batch_tokens`.
     """
     workers = count_readers(model, sizes)
     limit = limit_read_tokens(batch_tokens, workers, sizes)

@@ -160,7 +160,7 @@ class _Answer:
         text = piece.text
         if text and index not in self._begun:
             self._begun.add(index)
-            text = text.removeprefix(" ")  # an answer is a text of its own
+            text = text.removeprefix(" ")  # an answer continues no text
         text = text if calls is None else calls.push(text)
         reason, delta = finish_reason(piece.reason), {}
         if reason is not None and calls is not None:
