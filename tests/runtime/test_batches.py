@@ -11,14 +11,6 @@ from glassformer.runtime import cpu_workers
 from glassformer.runtime.batches import compute_in_batches, read_in_batches, sort_into_batches
 
 
-@pytest.fixture
-def two_threads():
-    usual = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(usual)
-
-
 def test_batches_are_within_the_limit_and_the_longest_come_first():
     assert sort_into_batches([3, 9, 4, 0, 20], 12) == [[4], [1], [2, 0, 3]]
     assert sort_into_batches([], 12) == []

@@ -26,14 +26,6 @@ CONFIGS = {
 }
 
 
-@pytest.fixture
-def two_threads():
-    usual = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(usual)
-
-
 @pytest.fixture(scope="module")
 def model():
     torch.manual_seed(0)

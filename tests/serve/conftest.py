@@ -1,8 +1,19 @@
-"""One server for all tests that only ask: starting it takes seconds."""
+"""One server for all tests that only ask, because starting it takes seconds, and a computing thread for each test."""
 
 import pytest
 
+from glassformer.serve.compute_thread import ComputeThread
+from glassformer.serve.server_metrics import ServerMetrics
 from serve.served import Served, write_models
+
+
+@pytest.fixture
+def compute():
+    """A computing thread that runs during the test."""
+    found = ComputeThread(ServerMetrics())
+    found.start()
+    yield found
+    found.close()
 
 
 @pytest.fixture(scope="session")

@@ -18,14 +18,6 @@ from oracle import random_model
 CONFIG = GenerationConfig(max_new_tokens=6, min_new_tokens=6)
 
 
-@pytest.fixture
-def compute():
-    found = ComputeThread(ServerMetrics())
-    found.start()
-    yield found
-    found.close()
-
-
 def lane_of(compute, **options):
     model = random_model(preset("tiny-gpt2"))
     return model, compute.add_lane(lambda: Engine(model, end=2, max_tokens=256, **options))

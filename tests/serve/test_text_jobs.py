@@ -5,8 +5,6 @@ import pytest
 
 from glassformer import build_model, preset
 from glassformer.serve import text_jobs
-from glassformer.serve.compute_thread import ComputeThread
-from glassformer.serve.server_metrics import ServerMetrics
 from glassformer.serve.text_jobs import answer_in_jobs, divide
 
 
@@ -24,14 +22,6 @@ def test_a_part_has_few_texts_and_few_characters(lengths, expected):
     parts = [part for part, _ in divide(["x" * length for length in lengths], 100)]
     assert [len(part) for part in parts] == expected
     assert [len(text) for part in parts for text in part] == lengths
-
-
-@pytest.fixture
-def compute():
-    found = ComputeThread(ServerMetrics())
-    found.start()
-    yield found
-    found.close()
 
 
 def ask(compute, requests):

@@ -194,10 +194,9 @@ def check_inputs(
     """Raise ValueError if an input is empty, longer than the model's `max_len`, or holds an id that is no token.
 
     A model that generates no text, an input that is no list, and an id that is no integer raise TypeError. An
-    encoder-decoder needs `begin`, the token after which it generates. A
-    decoder-only model takes None. `begin` and the tokens that `config` names, such as `prefix`, are checked too. All
-    checks are made on the host, before any id is copied to a GPU, because a wrong id there makes the GPU unusable for
-    the rest of the process.
+    encoder-decoder needs `begin`, the token after which it generates. A decoder-only model takes None. `begin` and the
+    tokens that `config` names, such as `prefix`, are checked too. All checks are made on the host, before any id is
+    copied to a GPU, because a wrong id there makes the GPU unusable for the rest of the process.
     """
     _check_model(model)
     vocab_size, limit = model.config.vocab_size, model.config.max_len

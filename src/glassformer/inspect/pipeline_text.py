@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from glassformer.decoding import GenerationConfig
+from glassformer.decoding.open_batch import last_of
 from glassformer.decoding.text_stream import decode_after
 from glassformer.inspect.explain_options import ExplainOptions
 from glassformer.models import DecoderModel, EncoderDecoderModel, EncoderModel
@@ -59,11 +60,10 @@ class SideTokens:
         }
 
 
-def written_text(model: Model, side: SideTokens) -> str:
+def written_text(model: Any, side: SideTokens) -> str:
     """Return the text of the tokens that a model wrote after those that were given."""
     given, written = side.ids[: side.n_given], side.ids[side.n_given :]
-    before = given[-1:] if isinstance(model, DecoderModel) else []
-    return decode_after(side.tokenizer, before, written)
+    return decode_after(side.tokenizer, last_of(model, given), written)
 
 
 @dataclass

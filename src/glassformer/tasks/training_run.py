@@ -186,7 +186,7 @@ def train_run(
 
 
 def _tell_few_updates(journal: Journal, config: TrainConfig, made: int, starting: float) -> None:
-    """Print a line if the time had room for few updates. `starting` is how many seconds passed before the first."""
+    """Print a line if few updates fitted into the time. `starting` is how many seconds passed before the first."""
     if made < min(FEW_UPDATES, config.max_updates or FEW_UPDATES):
         journal.say(
             f"only {counted(made, 'updates')} fitted into --minutes {config.minutes:g}, so the model has learned "
